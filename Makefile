@@ -1,0 +1,36 @@
+# Each target sets up what it needs in .venv; nothing but Python 3.11+ and make is required.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := setup.cfg pyproject.toml
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.run
+	$(BIN)/padres-tx demo
+
+test: .venv/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy overlay padres_tx topologies
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "padres_tx needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/.run: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.test: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+.venv/.lint: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,lint]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks, each beside its yardstick in the same run."""

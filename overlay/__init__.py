@@ -1,0 +1,1 @@
+"""Content-based publish/subscribe on a tree of brokers; knows no transactions."""

@@ -1,0 +1,97 @@
+"""What can go wrong in the overlay, as one tree.
+
+OverlayError
+├── FilterError          a filter, predicate or value that is none; names the attribute and why
+├── OperationError       the caller's mistake: the operation was refused, nothing has changed
+│   ├── NotAdvertised    a publication outside its client's advertised space
+│   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
+│   └── NameTaken        a client of that name is connected already
+└── PeerError            the peer's mistake: its link is closed with this reason
+    ├── ProtocolError    not a frame, not our protocol, not a version we speak
+    ├── Unauthorized     the hello's secret is not this overlay's
+    └── SlowReader       the peer's queue is full: it reads slower than it is sent to
+
+A mistake of the caller raises at the call. A mistake of the peer closes that peer's link.
+A mistake of ours is an assertion.
+"""
+
+from __future__ import annotations
+
+
+class OverlayError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+    #: What an error frame carries, so that the other side can raise the same class.
+    code = "overlay"
+
+
+class FilterError(OverlayError, ValueError):
+    """A filter, predicate or value that is none."""
+
+    code = "filter"
+
+    def __init__(self, attribute: str | None, reason: str) -> None:
+        self.attribute = attribute
+        self.reason = reason
+        super().__init__(reason if attribute is None else f"attribute {attribute!r}: {reason}")
+
+
+class OperationError(OverlayError):
+    """An operation that was refused; nothing has changed."""
+
+    code = "operation"
+
+
+class NotAdvertised(OperationError):
+    """A publication outside its client's advertised space."""
+
+    code = "not-advertised"
+
+
+class NotHeld(OperationError):
+    """Un-subscribing or un-advertising what the client does not hold in any part."""
+
+    code = "not-held"
+
+
+class NameTaken(OperationError):
+    """A client of that name is connected already, at this broker or another."""
+
+    code = "name-taken"
+
+
+class PeerError(OverlayError):
+    """The peer broke the rules: its link is closed with this reason."""
+
+    code = "peer"
+
+
+class ProtocolError(PeerError):
+    """Not a frame, not our protocol, or not a version that we speak."""
+
+    code = "protocol"
+
+
+class Unauthorized(PeerError):
+    """The hello does not carry this overlay's secret."""
+
+    code = "unauthorized"
+
+
+class SlowReader(PeerError):
+    """The peer reads more slowly than it is sent to, and its queue is full."""
+
+    code = "slow-reader"
+
+
+def _family(root: type[OverlayError]) -> dict[str, type[OverlayError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_family(child))
+    return found
+
+
+def from_code(code: str, reason: str) -> OverlayError:
+    """The error that a peer named by its code; an unknown code gives the base class."""
+    kind = _family(OverlayError).get(code, OverlayError)
+    return FilterError(None, reason) if kind is FilterError else kind(reason)

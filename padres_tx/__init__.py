@@ -1,0 +1,1 @@
+"""Transactions over publications, subscriptions and un-subscriptions of several clients."""

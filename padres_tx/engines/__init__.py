@@ -1,0 +1,1 @@
+"""Transaction engines, one module each, found by name."""

@@ -1,0 +1,1 @@
+"""What is guaranteed, and how a machine checks it."""

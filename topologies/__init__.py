@@ -1,0 +1,1 @@
+"""Broker trees as data: the model, generators and the named ones."""
