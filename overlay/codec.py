@@ -1,0 +1,56 @@
+"""Frames to structs and back: msgpack through msgspec, typed and checked while decoding.
+
+Decoding answers with a message or signal, or raises `ProtocolError`; nothing else comes out of it,
+whatever the bytes. The length prefix and its limit belong to the host; `FRAME_LIMIT` is theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from overlay.errors import FilterError, ProtocolError
+from overlay.filters import Filter
+from overlay.messages import AnyMessage, AnySignal, Message, Signal
+
+#: The largest frame that is read or written. A publication is an event, not a file; what is larger
+#: would hold up everything behind it on the link.
+FRAME_LIMIT = 1 << 20
+
+
+def _encode_filter(value: Any) -> Any:
+    if isinstance(value, Filter):
+        return value.to_wire()
+    raise NotImplementedError(f"no wire form for {type(value)!r}")
+
+
+def _decode_filter(kind: type, value: Any) -> Any:
+    assert kind is Filter, kind
+    try:
+        return Filter.from_wire(value)
+    except FilterError as error:
+        raise ValueError(str(error)) from None
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_filter)
+_decoder: msgspec.msgpack.Decoder[AnyMessage | AnySignal] = msgspec.msgpack.Decoder(
+    AnyMessage | AnySignal, dec_hook=_decode_filter
+)
+
+
+def encode(value: Message | Signal) -> bytes:
+    """The frame of a message or signal, without its length prefix."""
+    return _encoder.encode(value)
+
+
+def decode(frame: bytes | memoryview) -> AnyMessage | AnySignal:
+    """The message or signal in a frame.
+
+    Raises ProtocolError if it is none.
+    """
+    try:
+        return _decoder.decode(frame)
+    # RecursionError: deeply nested garbage; the others are msgspec's ways to say no.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"undecodable frame of {len(frame)} bytes: {error}") from None

@@ -1,0 +1,46 @@
+"""What a core asks its host to do, in the order in which the core says it.
+
+The order matters: a host carries out effects one after the other, so that what must be recorded
+before it is sent can stand before it. Effects hold no callbacks and no clock readings; the same
+input in the same state gives the same list.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from overlay.messages import AnyMessage, Hop
+from overlay.trace import Record
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Queue one message on the links to these hops."""
+
+    hops: tuple[Hop, ...]
+    message: AnyMessage
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    """End a client's link with a reason, after what has been queued for it."""
+
+    hop: Hop
+    code: str
+    reason: str
+
+
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
+    """Give `key` back as `Broker.wake(key, now)` after `delay_s` seconds; replaces an older one."""
+
+    key: str
+    delay_s: float
+
+
+class CancelTimer(msgspec.Struct, frozen=True, gc=False):
+    """Forget the timer, if it is still running."""
+
+    key: str
+
+
+Effect: TypeAlias = Send | Close | SetTimer | CancelTimer | Record

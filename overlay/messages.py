@@ -1,0 +1,176 @@
+"""What brokers and clients say to each other, as typed structs.
+
+Two families share the wire. Messages are what the cores exchange: a link numbers them, resends
+them after a reconnect and hands each over once, in order. Signals belong to one TCP connection:
+they open it, keep it alive, acknowledge messages and end it, and never reach a core.
+
+A publication keeps one shape from its publisher to its last subscriber, so that a broker can
+forward the very bytes that it received. A routing operation changes once, at the client's edge
+broker, which alone sees all that the client has said: it works out what the operation adds to the
+tables and what it makes obsolete (`store`, `drop`), and the brokers further on do as they are told.
+
+This module knows the shapes only: no routing, no transport, no transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NewType, TypeAlias
+
+import msgspec
+
+from overlay.filters import Filter, Value
+
+BrokerName = NewType("BrokerName", str)
+ClientName = NewType("ClientName", str)
+
+#: Where a message comes from or goes to: a neighbour broker's name, or "@" and a client's name.
+Hop = NewType("Hop", str)
+
+#: One version of the routing state, by the transaction that made it; opaque to the overlay.
+Version: TypeAlias = tuple[str, int]
+
+PROTOCOL_VERSION = 1
+
+Kind: TypeAlias = Literal["adv", "uadv", "sub", "usub"]
+
+
+def client_hop(client: str) -> Hop:
+    return Hop("@" + client)
+
+
+def is_client(hop: Hop) -> bool:
+    return hop.startswith("@")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what cores exchange."""
+
+
+class Pub(Message, frozen=True, array_like=True, gc=False, tag=1):
+    """A publication: a point in the event space and an opaque payload."""
+
+    client: str
+    seq: int
+    point: dict[str, Value]
+    payload: bytes = b""
+    #: Versions that this publication must not see, stamped by the publisher's edge broker.
+    hidden: tuple[Version, ...] = ()
+
+
+class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
+    """(Un-)subscribing or (un-)advertising; answered by `Done` when it is where it has to go."""
+
+    req: int
+    kind: Kind
+    client: str
+    #: The client's own numbering of its operations: of those that contain a point, the last decides.
+    seq: int
+    filter: Filter
+    #: Whether the receiver keeps the operation as a table entry. Decided by the edge broker.
+    store: bool = True
+    #: Numbers of this client's earlier entries that are obsolete. Decided by the edge broker.
+    drop: tuple[int, ...] = ()
+
+    @property
+    def positive(self) -> bool:
+        return self.kind in ("adv", "sub")
+
+
+class Join(Message, frozen=True, array_like=True, gc=False, tag=3):
+    """A client has come to the broker `edge`; flooded, answered by `Done`."""
+
+    req: int
+    client: str
+    edge: str
+
+
+class Leave(Message, frozen=True, array_like=True, gc=False, tag=4):
+    """A client has gone, and its entries with it; flooded."""
+
+    client: str
+    edge: str
+
+
+class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
+    """Request `req` is done everywhere behind the sender, or was refused (`code` not empty)."""
+
+    req: int
+    code: str = ""
+    reason: str = ""
+
+
+class PubRefused(Message, frozen=True, array_like=True, gc=False, tag=6):
+    """To the publisher: its publication `seq` went nowhere."""
+
+    seq: int
+    code: str
+    reason: str
+
+
+class EngineMessage(Message, frozen=True, array_like=True, gc=False, tag=7):
+    """A message of a transaction engine; the overlay hands it over unread."""
+
+    engine: str
+    body: msgspec.Raw
+
+
+class Inspect(Message, frozen=True, array_like=True, gc=False, tag=8):
+    """An operator asks a broker for a part of its state: "tables", "status", or an engine's."""
+
+    req: int
+    what: str
+    argument: str = ""
+
+
+class Report(Message, frozen=True, array_like=True, gc=False, tag=9):
+    """The answer to `Inspect`, as JSON-like data."""
+
+    req: int
+    body: Any
+
+
+class Signal(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what concerns one connection only."""
+
+
+Role: TypeAlias = Literal["broker", "client", "operator"]
+
+
+class Hello(Signal, frozen=True, array_like=True, gc=False, tag=100):
+    """The first frame in both directions.
+
+    `incarnation` names this life of the sender; `peer` is the incarnation of the receiver that the
+    sender's link belongs to ("" for none yet) and `received` how many of its messages have come
+    through. Both ends compare: the link goes on where it was only if both still know it.
+    """
+
+    version: int
+    role: Role
+    name: str
+    incarnation: str
+    peer: str = ""
+    received: int = 0
+    secret: str = ""
+
+
+class Ack(Signal, frozen=True, array_like=True, gc=False, tag=101):
+    """So many messages of this link have been handed over, counted from its first."""
+
+    received: int
+
+
+class Ping(Signal, frozen=True, array_like=True, gc=False, tag=102):
+    """I am alive, and have nothing else to say."""
+
+
+class Goodbye(Signal, frozen=True, array_like=True, gc=False, tag=103):
+    """The last frame: the sender leaves for good, or closes on the receiver (`code` not empty)."""
+
+    code: str = ""
+    reason: str = ""
+
+
+AnyMessage: TypeAlias = (
+    Pub | Operation | Join | Leave | Done | PubRefused | EngineMessage | Inspect | Report
+)
+AnySignal: TypeAlias = Hello | Ack | Ping | Goodbye
