@@ -192,18 +192,19 @@ class Interval:
             kind = KIND_OF[type(hi)]
         lo_open = lo is not None and bool(lo_open)
         hi_open = hi is not None and bool(hi_open)
-        if _is_empty(lo, hi, lo_open=lo_open, hi_open=hi_open):
-            raise FilterError(
-                None,
-                f"the interval {'(' if lo_open else '['}{_shown(lo)}, {_shown(hi)}"
-                f"{')' if hi_open else ']'} is empty",
-            )
         if kind == "string" and lo is None:
             lo = ""
         elif kind == "boolean":
-            # Not empty, so an exclusive False below means True, and so on.
-            lo, lo_open = bool(lo) or lo_open, False
-            hi, hi_open = (hi is None or bool(hi)) and not hi_open, False
+            # A missing end is the type's own, an exclusive one the other value where there is one.
+            if lo is None or (lo is False and lo_open):
+                lo, lo_open = lo_open, False
+            if hi is None or (hi is True and hi_open):
+                hi, hi_open = not hi_open, False
+        if _is_empty(lo, hi, lo_open=lo_open, hi_open=hi_open):
+            left, right = "(" if lo_open else "[", ")" if hi_open else "]"
+            raise FilterError(
+                None, f"the interval {left}{_shown(lo)}, {_shown(hi)}{right} is empty"
+            )
         write = object.__setattr__
         write(self, "kind", kind)
         write(self, "lo", lo)
@@ -288,10 +289,8 @@ class Interval:
 
 def _is_empty(lo: Any, hi: Any, *, lo_open: bool, hi_open: bool) -> bool:
     """Nothing lies from lo to hi, which are of one type; a missing end excludes nothing."""
-    if hi is None:
-        return lo is True and lo_open
-    if lo is None:
-        return hi_open and (hi is False or hi == "")
+    if lo is None or hi is None:
+        return False
     return bool(hi < lo or (hi == lo and (lo_open or hi_open)))
 
 
