@@ -1,0 +1,1 @@
+"""The named topologies, one YAML file each (a package, so that installing takes them along)."""

@@ -1,0 +1,89 @@
+"""Chains, stars, balanced and random trees of any size.
+
+The shapes are networkx's; here they get names, B1 (the root) to Bn in breadth-first order, and
+ports in the same order. The same arguments always give the same topology.
+"""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from topologies.errors import TopologyError
+from topologies.model import MAX_BROKERS, BrokerSpec, Edge, Topology
+
+#: As in the named topologies, so that `--at 127.0.0.1:7001` means B1 everywhere.
+BASE_PORT = 7001
+
+#: Fits into a topology's name, and is more than anybody tries.
+MAX_SEED = 2**32 - 1
+
+
+def chain(n: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0) -> Topology:
+    """n brokers in a row, B1 and Bn at the ends.
+
+    With base_port p, Bi listens at port p + i - 1; with 0 the launcher chooses. Every edge gets
+    delay_ms. Raises TopologyError if a number is out of bounds.
+    """
+    _check_size(n)
+    return _topology(f"chain-{n}", nx.path_graph(n), base_port, delay_ms)
+
+
+def star(n: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0) -> Topology:
+    """B1 in the middle of n - 1 others; ports, delay and errors as in `chain`."""
+    _check_size(n)
+    return _topology(f"star-{n}", nx.star_graph(n - 1), base_port, delay_ms)
+
+
+def balanced(
+    branching: int, depth: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0
+) -> Topology:
+    """A root with `depth` levels under it, `branching` children each; otherwise as `chain`."""
+    if branching < 1:
+        raise TopologyError(f"branching has to be at least 1, not {branching}")
+    if depth < 0:
+        raise TopologyError(f"depth has to be at least 0, not {depth}")
+    brokers = level = 1
+    for _ in range(depth):
+        level *= branching
+        brokers += level
+        if brokers > MAX_BROKERS:
+            raise TopologyError(
+                f"branching {branching} and depth {depth} make more than {MAX_BROKERS} brokers"
+            )
+    name = f"balanced-{branching}-{depth}"
+    return _topology(name, nx.balanced_tree(branching, depth), base_port, delay_ms)
+
+
+def random_tree(
+    n: int, seed: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0
+) -> Topology:
+    """A tree drawn evenly from all labelled trees of n nodes; otherwise as `chain`."""
+    _check_size(n)
+    if not 0 <= seed <= MAX_SEED:
+        raise TopologyError(f"the seed has to be within 0..{MAX_SEED}, not {seed}")
+    tree = nx.random_labeled_tree(n, seed=seed)
+    return _topology(f"random-{n}-{seed}", tree, base_port, delay_ms)
+
+
+def _check_size(n: int) -> None:
+    if not 1 <= n <= MAX_BROKERS:
+        raise TopologyError(f"the number of brokers has to be within 1..{MAX_BROKERS}, not {n}")
+
+
+def _topology(name: str, tree: nx.Graph[int], base_port: int, delay_ms: float) -> Topology:
+    links = list(nx.bfs_edges(tree, 0))
+    names = {node: f"B{i}" for i, node in enumerate([0, *(child for _, child in links)], 1)}
+    last_port = base_port + len(names) - 1
+    if base_port and not (base_port >= 1 and last_port <= 65535):
+        raise TopologyError(
+            f"base port {base_port}: {len(names)} brokers need ports "
+            f"{base_port}..{last_port}, which have to be within 1..65535 (or 0: any free port)"
+        )
+    return Topology(
+        name=name,
+        brokers=tuple(
+            BrokerSpec(name=broker, port=base_port and base_port + i)
+            for i, broker in enumerate(names.values())
+        ),
+        edges=tuple(Edge(a=names[a], b=names[b], delay_ms=delay_ms) for a, b in links),
+    )
