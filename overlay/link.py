@@ -230,7 +230,7 @@ class Link:
         self._unacked_bytes = 0
 
     def cut(self) -> None:
-        """The connection is gone, be it before `open`. What has arrived may still be handed over."""
+        """The connection is gone, be it before `open`; what has arrived may be handed over."""
         self.connected = False
         self._said_hello = False
 
