@@ -283,6 +283,8 @@ class Interval:
             return f"{'gt' if self.lo_open else 'ge'}({self.lo!r})"
         if self.lo is None or (self.lo == "" and not self.lo_open):
             return f"{'lt' if self.hi_open else 'le'}({self.hi!r})"
+        if (start := prefix_of(self)) is not None:
+            return f"prefix({start!r})"
         flags = ", lo_open=True" * self.lo_open + ", hi_open=True" * self.hi_open
         return f"between({self.lo!r}, {self.hi!r}{flags})"
 
@@ -332,6 +334,14 @@ def prefix(text: str) -> Interval:
     if not isinstance(text, str):
         raise FilterError(None, f"{type(text).__name__} is no prefix: a string is")
     return Interval(text, _after_prefix(text), hi_open=True)
+
+
+def prefix_of(interval: Interval) -> str | None:
+    """The text of which the interval is the `prefix`, or None when there is none."""
+    lo = interval.lo
+    if not isinstance(lo, str) or interval.lo_open or not interval.hi_open:
+        return None
+    return lo if interval.hi == _after_prefix(lo) else None
 
 
 def present() -> Interval:
@@ -519,9 +529,10 @@ def _python(interval: Interval) -> str:
         return "..."
     if interval.is_point:
         return repr(interval.lo)
-    if interval.lo_open or interval.hi_open or interval.hi is None or interval.lo is None:
-        return repr(interval)
-    return f"({interval.lo!r}, {interval.hi!r})"
+    closed = not (interval.lo_open or interval.hi_open)
+    if closed and interval.hi is not None and interval.lo not in (None, ""):
+        return f"({interval.lo!r}, {interval.hi!r})"
+    return repr(interval)
 
 
 def _keyword(name: str) -> str:
