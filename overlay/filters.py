@@ -21,7 +21,7 @@ import keyword
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, Literal
@@ -365,7 +365,6 @@ def _after_prefix(text: str) -> str | None:
 # --- filters --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Filter:
     """A box of points: one interval for each attribute that it names, in the order of names.
 
@@ -379,9 +378,12 @@ class Filter:
     Raises FilterError with the attribute and the reason.
     """
 
+    # No dataclass: msgspec would encode its fields, where `to_wire` is meant.
+    __slots__ = ("_hash", "_items", "predicates")
+
     _items: tuple[tuple[str, Interval], ...]
-    predicates: Mapping[str, Interval] = field(compare=False)
-    _hash: int = field(compare=False)
+    predicates: Mapping[str, Interval]
+    _hash: int
 
     def __init__(self, mapping: Mapping[str, Any] | None = None, /, **attributes: Any) -> None:
         if mapping is not None and not isinstance(mapping, Mapping):
@@ -464,6 +466,15 @@ class Filter:
             raise FilterError(None, f"{type(data).__name__} is no filter")
         _check_count("filter", len(data))
         return Filter({name: _interval_from_wire(name, ends) for name, ends in data.items()})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a filter is immutable: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a filter is immutable: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return self._items == other._items if isinstance(other, Filter) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash

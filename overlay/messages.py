@@ -63,7 +63,7 @@ class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
     req: int
     kind: Kind
     client: str
-    #: The client's own numbering of its operations: of those that contain a point, the last decides.
+    #: The client's own numbering: of its operations that contain a point, the last decides.
     seq: int
     filter: Filter
     #: Whether the receiver keeps the operation as a table entry. Decided by the edge broker.

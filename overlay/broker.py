@@ -1,0 +1,389 @@
+"""The broker as a function: a message in, effects out.
+
+The same object runs over TCP, in the simulator and directly in tests. There is no clock, no
+randomness and no socket in it; `now` is an argument and a timer is an effect that comes back as
+`wake`. The same inputs in the same order give the same effects, byte for byte.
+
+The way of a message: `receive` hands it to the method for its type, that method asks the tables in
+`routing` what follows, and the answer leaves as effects. A request that other brokers must carry
+out too is a `Task`: it is answered (`Done`) when every neighbour that was told has answered, and
+all that it triggered is done as well (the nested acknowledgements of Algorithm 2, for plain
+operations). A message of a transaction engine goes to that engine.
+
+Whose mistake it is decides what happens: a refused operation is answered with its reason, a
+peer that breaks the protocol raises `PeerError` and the host closes its link, and a mistake of
+ours is an assertion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from overlay.effects import Close, Effect, Send
+from overlay.errors import (
+    FilterError,
+    NameTaken,
+    NotAdvertised,
+    OperationError,
+    OverlayError,
+    ProtocolError,
+)
+from overlay.filters import check_point
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    ClientName,
+    Done,
+    EngineMessage,
+    Hop,
+    Inspect,
+    Join,
+    Leave,
+    Operation,
+    Pub,
+    PubRefused,
+    Report,
+    is_client,
+)
+from overlay.notation import format_filter, format_publication
+from overlay.routing import Entry, Home, Routing
+from overlay.trace import Record, TraceKind
+
+#: What a client may be called; a name stands in tables, traces and error messages.
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+#: Entries that one client may hold in the tables, so that one client cannot fill every broker.
+ENTRIES_PER_CLIENT = 1_000_000
+
+
+class Engine(Protocol):
+    """What the broker needs of a transaction engine: somebody to hand its messages to."""
+
+    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]: ...
+
+
+class Task:
+    """A request that is under way, here and at the neighbours that were told.
+
+    `origin` and `req` say whom to answer; a request number of 0 wants no answer.
+    """
+
+    __slots__ = ("error", "origin", "req", "waiting")
+
+    def __init__(self, origin: Hop, req: int) -> None:
+        self.origin = origin
+        self.req = req
+        self.waiting = 0
+        self.error: tuple[str, str] = ("", "")
+
+
+class Broker:
+    """One broker of the tree.
+
+    Call `receive` with every message in the order of its link and carry the effects out in order.
+    `receive` raises PeerError when the source broke the protocol: close its link, and for a client
+    call `client_left`.
+    """
+
+    def __init__(
+        self,
+        name: BrokerName,
+        neighbours: Iterable[BrokerName],
+        *,
+        engines: Mapping[str, Engine] | None = None,
+        trace: bool = False,
+    ) -> None:
+        self.name = name
+        self.routing = Routing(name, neighbours)
+        self._engines = dict(engines or {})
+        self._trace = trace
+        self._records = 0
+        self._requests = 0
+        #: Requests sent to neighbours and not answered yet: number -> (neighbour, task).
+        self._pending: dict[int, tuple[Hop, Task]] = {}
+        #: Clients here whose join every broker has agreed to, with their last operation's number.
+        self._joined: dict[Hop, int] = {}
+        self._joining: dict[Hop, Task] = {}
+        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+            Pub: self._publish,
+            Operation: self._operate,
+            Done: self._done,
+            Join: self._join,
+            Leave: self._leave,
+            Inspect: self._inspect,
+            EngineMessage: self._engine_message,
+        }
+
+    # --- inputs ---
+
+    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+        """Take one message from a neighbour, a client or an operator.
+
+        Raises PeerError when the source may not say that.
+        """
+        receiver = self._receivers.get(type(message))
+        if receiver is None:
+            raise ProtocolError(f"a broker takes no {type(message).__name__}")
+        return receiver(source, message, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        """A timer that `SetTimer` asked for has run out."""
+        raise AssertionError(f"nobody set the timer {key!r}")
+
+    def client_left(self, client: str, now: float) -> list[Effect]:
+        """The client's link is gone for good: its entries go."""
+        hop = Hop("@" + client)
+        self._joined.pop(hop, None)
+        task = self._joining.pop(hop, None)
+        if task is not None:
+            task.req = 0
+        home = self.routing.crt.get(ClientName(client))
+        if home is None or home.hop != hop:
+            return []
+        return self._forget(hop, Leave(client, self.name))
+
+    def link_reset(self, neighbour: BrokerName, now: float) -> list[Effect]:
+        """The neighbour lives a new life and knows nothing: its side goes, ours is sent anew.
+
+        What was asked of its former life will never be answered; it counts as done, since what it
+        had to know is in what is sent now.
+        """
+        source = Hop(neighbour)
+        effects: list[Effect] = []
+        for task in {id(task): task for _, task in self._pending.values()}.values():
+            if task.origin == source:
+                task.req = 0
+        for req in [req for req, (hop, _) in self._pending.items() if hop == source]:
+            effects += self._answered(req, Done(req))
+        behind = [client for client, home in self.routing.crt.items() if home.hop == source]
+        for client in sorted(behind):
+            effects += self._forget(source, Leave(client, self.routing.crt[client].edge))
+        for client, home in sorted(self.routing.crt.items()):
+            effects.append(Send((source,), Join(0, client, home.edge)))
+        for hop in sorted(self.routing.srt):
+            if hop != source:
+                for entry in self.routing.srt[hop]:
+                    effects.append(Send((source,), _advertisement(entry)))
+        return effects
+
+    # --- publications ---
+
+    def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
+        from_client = is_client(source)
+        if from_client:
+            refusal = self._refusal(source, pub)
+            if refusal is not None:
+                return [Send((source,), refusal)]
+            if self._trace:
+                publish = self._record("publish", now, pub, source, ())
+        hops = tuple(self.routing.prt.hops(pub.point))
+        if not from_client and source in hops:
+            hops = tuple(hop for hop in hops if hop != source)
+        effects: list[Effect] = []
+        if self._trace:
+            if from_client:
+                effects.append(publish)
+            effects.append(self._record("match", now, pub, source, hops))
+            clients = tuple(hop for hop in hops if is_client(hop))
+            if clients:
+                effects.append(self._record("deliver", now, pub, source, clients))
+        if hops:
+            effects.append(Send(hops, pub))
+        return effects
+
+    def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:
+        """Why a client's publication goes nowhere, if so."""
+        if source not in self._joined or source[1:] != pub.client:
+            raise ProtocolError(f"{source} publishes in the name of {pub.client!r}")
+        if pub.hidden:
+            raise ProtocolError("only a broker stamps publications")
+        try:
+            check_point(pub.point)
+            if self.routing.may_publish(source, pub.point):
+                return None
+        except FilterError as error:
+            return PubRefused(pub.seq, error.code, str(error))
+        return PubRefused(
+            pub.seq,
+            NotAdvertised.code,
+            f"{pub.client} has not advertised {format_publication(pub.point)}",
+        )
+
+    # --- operations ---
+
+    def _operate(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
+        if is_client(source):
+            try:
+                operation = self._admit(source, operation)
+            except OperationError as error:
+                return _answer(source, operation.req, error)
+        elif source not in self.routing.srt:
+            raise ProtocolError(f"{source} is no neighbour of {self.name}")
+        outcome = self.routing.apply(source, operation)
+        effects: list[Effect] = []
+        if self._trace:
+            dests = tuple(hop for hop, _ in outcome.forward)
+            effects.append(self._record("apply", now, operation, source, dests))
+        task = Task(source, operation.req)
+        effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
+        effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
+        return effects + self._finished(task)
+
+    def _admit(self, source: Hop, operation: Operation) -> Operation:
+        last = self._joined.get(source)
+        if last is None or source[1:] != operation.client:
+            raise ProtocolError(f"{source} operates in the name of {operation.client!r}")
+        if operation.seq <= last:
+            raise ProtocolError(f"operation {operation.seq} after {last}: numbers must grow")
+        if self.routing.held_by(source, operation.client) >= ENTRIES_PER_CLIENT:
+            raise OperationError(f"{operation.client} holds {ENTRIES_PER_CLIENT} entries already")
+        self._joined[source] = operation.seq
+        return self.routing.admit(source, operation)
+
+    # --- clients come and go ---
+
+    def _join(self, source: Hop, join: Join, now: float) -> list[Effect]:
+        client = ClientName(join.client)
+        if is_client(source):
+            if source[1:] != client or source in self._joined or source in self._joining:
+                raise ProtocolError(f"{source} joins as {client!r}")
+            if not NAME_PATTERN.fullmatch(client):
+                raise ProtocolError(f"{client!r} is no name for a client")
+            if client in self.routing.crt:
+                return self._refuse_join(source, join.req, client)
+            edge = self.name
+        else:
+            if source not in self.routing.srt:
+                raise ProtocolError(f"{source} is no neighbour of {self.name}")
+            edge = BrokerName(join.edge)
+        effects: list[Effect] = []
+        home = self.routing.crt.get(client)
+        if home is not None:
+            # Two clients of one name came at once, at two brokers, and their joins have crossed.
+            # Every broker decides alike: the edge broker whose name sorts first keeps its client.
+            if home.edge <= edge:
+                return _answer(source, join.req, _name_taken(client))
+            if home.edge == self.name:
+                loser = self._joining.pop(home.hop)
+                effects += self._refuse_join(home.hop, loser.req, client)
+                loser.req = 0
+        self.routing.crt[client] = Home(edge, source)
+        task = Task(source, join.req)
+        if is_client(source):
+            self._joining[source] = task
+        for hop in self.routing.neighbours:
+            if hop != source:
+                effects.append(self._ask(task, hop, Join(0, client, edge)))
+        return effects + self._finished(task)
+
+    def _refuse_join(self, source: Hop, req: int, client: ClientName) -> list[Effect]:
+        error = _name_taken(client)
+        return [*_answer(source, req, error), Close(source, error.code, str(error))]
+
+    def _leave(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
+        if is_client(source):
+            raise ProtocolError("a client leaves by closing its link")
+        home = self.routing.crt.get(ClientName(leave.client))
+        if home is None or home.edge != leave.edge or home.hop != source:
+            return []  # The loser of two crossing joins; the winner's took its place.
+        return self._forget(source, leave)
+
+    def _forget(self, source: Hop, leave: Leave) -> list[Effect]:
+        triggered = self.routing.forget(ClientName(leave.client))
+        others = tuple(hop for hop in self.routing.neighbours if hop != source)
+        effects: list[Effect] = [Send(others, leave)] if others else []
+        return effects + [Send((hop,), sent) for hop, sent in triggered]
+
+    # --- requests and their answers ---
+
+    def _ask(self, task: Task, hop: Hop, message: Operation | Join) -> Effect:
+        """Send a neighbour its part of a task; the task waits for the answer."""
+        self._requests += 1
+        task.waiting += 1
+        self._pending[self._requests] = (hop, task)
+        return Send((hop,), msgspec.structs.replace(message, req=self._requests))
+
+    def _done(self, source: Hop, done: Done, now: float) -> list[Effect]:
+        asked = self._pending.get(done.req)
+        if asked is None or asked[0] != source:
+            raise ProtocolError(f"{source} answers request {done.req}, which it was not asked")
+        return self._answered(done.req, done)
+
+    def _answered(self, req: int, done: Done) -> list[Effect]:
+        _, task = self._pending.pop(req)
+        task.waiting -= 1
+        if done.code and not task.error[0]:
+            task.error = (done.code, done.reason)
+        return self._finished(task)
+
+    def _finished(self, task: Task) -> list[Effect]:
+        """Answer the task's origin if nothing is outstanding any more."""
+        if task.waiting:
+            return []
+        effects: list[Effect] = []
+        if self._joining.get(task.origin) is task:
+            del self._joining[task.origin]
+            if task.error[0]:
+                client = ClientName(task.origin[1:])
+                return self._refuse_join(task.origin, task.req, client)
+            self._joined[task.origin] = 0
+        if task.req:
+            effects.append(Send((task.origin,), Done(task.req, *task.error)))
+        return effects
+
+    # --- engines and operators ---
+
+    def _engine_message(self, source: Hop, message: EngineMessage, now: float) -> list[Effect]:
+        engine = self._engines.get(message.engine)
+        if engine is None:
+            raise ProtocolError(f"{self.name} has no transaction engine {message.engine!r}")
+        return engine.receive(source, message.body, now)
+
+    def _inspect(self, source: Hop, inspect: Inspect, now: float) -> list[Effect]:
+        if inspect.what == "tables":
+            body: Any = self.routing.as_data()
+        else:
+            body = {"error": f"nothing called {inspect.what!r} to inspect"}
+        return [Send((source,), Report(inspect.req, body))]
+
+    def _record(
+        self,
+        kind: TraceKind,
+        now: float,
+        what: Pub | Operation,
+        source: Hop,
+        dests: tuple[Hop, ...],
+    ) -> Record:
+        self._records += 1
+        if isinstance(what, Pub):
+            op_kind, text = "pub", format_publication(what.point)
+        else:
+            op_kind, text = what.kind, format_filter(what.filter)
+        return Record(
+            seq=self._records,
+            node=self.name,
+            kind=kind,
+            at_ns=round(now * 1e9),
+            op_id=f"{what.client}:{what.seq}",
+            op_kind=op_kind,
+            client=what.client,
+            filter=text,
+            source=source,
+            dests=dests,
+        )
+
+
+def _answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:
+    return [Send((hop,), Done(req, error.code, str(error)))] if req else []
+
+
+def _name_taken(client: str) -> NameTaken:
+    return NameTaken(f"a client named {client!r} is connected already")
+
+
+def _advertisement(entry: Entry) -> Operation:
+    return Operation(0, "adv" if entry.positive else "uadv", entry.client, entry.seq, entry.filter)

@@ -1,0 +1,131 @@
+"""What the overlay must come to, computed the naive way: no messages, no index, only sets.
+
+Given the tree, where each client is and what it has said, this says what every client holds, who
+gets a publication, and which entries every broker's tables hold once everything has settled.
+It shares no code with the routing that it judges, apart from the filter relations themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import networkx as nx
+
+from overlay.filters import Filter, Value
+from overlay.notation import format_filter
+
+
+class Said(NamedTuple):
+    """One operation of a client: its number, its kind and its box."""
+
+    seq: int
+    kind: str
+    filter: Filter
+
+    @property
+    def positive(self) -> bool:
+        return self.kind in ("sub", "adv")
+
+
+class Line(NamedTuple):
+    """One line of a broker's table."""
+
+    client: str
+    seq: int
+    kind: str
+    filter: str
+    hop: str
+
+
+def holds(said: Iterable[Said], point: Mapping[str, Value]) -> bool:
+    """The last operation that contains the point decides."""
+    answer = False
+    for word in said:
+        if word.filter.matches(point):
+            answer = word.positive
+    return answer
+
+
+def live(said: Iterable[Said]) -> list[Said]:
+    """The operations that still count: not covered by a later one, and no hole in nothing."""
+    words: list[Said] = []
+    for word in said:
+        words = [other for other in words if not word.filter.covers(other.filter)] + [word]
+        while (kept := [w for w in words if w.positive or _carves(w, words)]) != words:
+            words = kept
+    return words
+
+
+def _carves(hole: Said, words: list[Said]) -> bool:
+    return any(w.positive and w.seq < hole.seq and w.filter.overlaps(hole.filter) for w in words)
+
+
+def reaches(said: Iterable[Said], filter: Filter) -> bool:
+    """Whether a client still holds some part of the filter (holes are not added up)."""
+    words = list(said)
+    for word in words:
+        if word.positive and (common := word.filter.meet(filter)) is not None:
+            holes = (w for w in words if not w.positive and w.seq > word.seq)
+            if not any(hole.filter.covers(common) for hole in holes):
+                return True
+    return False
+
+
+@dataclass
+class Oracle:
+    """The overlay as one set of clients with what they have said."""
+
+    tree: nx.Graph[str]
+    edges: dict[str, str] = field(default_factory=dict)
+    advertised: dict[str, list[Said]] = field(default_factory=dict)
+    subscribed: dict[str, list[Said]] = field(default_factory=dict)
+
+    def join(self, client: str, edge: str) -> None:
+        self.edges[client] = edge
+        self.advertised[client] = []
+        self.subscribed[client] = []
+
+    def leave(self, client: str) -> None:
+        del self.edges[client], self.advertised[client], self.subscribed[client]
+
+    def say(self, client: str, seq: int, kind: str, filter: Filter) -> bool:
+        """Let a client operate; False if it takes back what it does not hold."""
+        said = self.subscribed[client] if kind in ("sub", "usub") else self.advertised[client]
+        if kind in ("usub", "uadv") and not reaches(live(said), filter):
+            return False
+        said.append(Said(seq, kind, filter))
+        return True
+
+    def receivers(self, point: Mapping[str, Value]) -> list[str]:
+        """The clients that get a publication."""
+        return sorted(client for client, said in self.subscribed.items() if holds(said, point))
+
+    def srt(self, broker: str) -> list[Line]:
+        return sorted(
+            self._line(broker, client, word)
+            for client, said in self.advertised.items()
+            for word in live(said)
+        )
+
+    def prt(self, broker: str) -> list[Line]:
+        return sorted(
+            self._line(broker, client, word)
+            for client, said in self.subscribed.items()
+            for word in live(said)
+            if broker == self.edges[client] or self._attracted(broker, client, word)
+        )
+
+    def _attracted(self, broker: str, client: str, word: Said) -> bool:
+        """Whether the broker lies between the client and somebody who may publish for it."""
+        return any(
+            broker in nx.shortest_path(self.tree, self.edges[client], self.edges[publisher])
+            and reaches(live(said), word.filter)
+            for publisher, said in self.advertised.items()
+        )
+
+    def _line(self, broker: str, client: str, word: Said) -> Line:
+        edge = self.edges[client]
+        hop = f"@{client}" if broker == edge else nx.shortest_path(self.tree, broker, edge)[1]
+        return Line(client, word.seq, word.kind, format_filter(word.filter), hop)
