@@ -220,8 +220,8 @@ class Interval:
     def contains(self, value: object) -> bool:
         """Whether the value lies inside; what is no value never does."""
         kind = KIND_OF.get(type(value))
-        if kind != self.kind:
-            return self.kind is None and kind is not None
+        if kind is None or kind != self.kind:
+            return kind is not None and self.kind is None
         # The kinds agree, so the ends compare with the value; the checker cannot see that.
         number: Any = value
         lo: Any = self.lo
