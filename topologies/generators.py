@@ -9,10 +9,7 @@ from __future__ import annotations
 import networkx as nx
 
 from topologies.errors import TopologyError
-from topologies.model import MAX_BROKERS, BrokerSpec, Edge, Topology
-
-#: As in the named topologies, so that `--at 127.0.0.1:7001` means B1 everywhere.
-BASE_PORT = 7001
+from topologies.model import BASE_PORT, MAX_BROKERS, BrokerSpec, Edge, Topology
 
 #: Fits into a topology's name, and is more than anybody tries.
 MAX_SEED = 2**32 - 1

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 #: The overlays that `load` knows by name, smallest first: one data file each.
 NAMES = ("one", "three", "five", "nine")
 
+#: B1's port in the named and, unless told otherwise, the generated topologies, so that
+#: `--at 127.0.0.1:7001` means B1 everywhere.
+BASE_PORT = 7001
+
 #: One OS process each: far more than a machine runs, few enough to check and draw at once.
 MAX_BROKERS = 1000
 
