@@ -16,7 +16,7 @@ it reads like a boolean or a number (true, NaN, ...).
 Printing gives one text for equal filters, and parsing that gives an equal filter. Any other text
 raises FilterError, with the attribute as soon as it is known, the reason and the place.
 
-The text is for people: brokers exchange `Filter.to_wire`, and nothing below knows this module.
+The text is for people and their logs: brokers exchange `Filter.to_wire`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def parse_publication(text: str) -> dict[str, Value]:
             if attribute in point:
                 raise FilterError(attribute, "named twice")
             if len(fields) != 2:
-                raise FilterError(attribute, f"{len(fields)} fields: [attribute,value] has two")
+                raise FilterError(attribute, f"[attribute,value] has two fields, not {len(fields)}")
         point[attribute] = _value(attribute, fields[1])
     return check_point(point)
 
@@ -268,7 +268,7 @@ def _predicate(attribute: str, fields: list[_Field]) -> Interval:
     start = fields[0].start
     if len(fields) == 1:
         raise FilterError(
-            attribute, f"one field: [attribute,operator,value] has three{_place(start)}"
+            attribute, f"[attribute,operator,value] has three fields, not one{_place(start)}"
         )
     operator = fields[1]
     value = fields[2] if len(fields) == 3 else None
