@@ -1,0 +1,528 @@
+"""The index against a linear scan, what a search looks at, and what removing leaves behind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import overlay.index
+from overlay.filters import (
+    INT_MAX,
+    INT_MIN,
+    Filter,
+    Interval,
+    Value,
+    between,
+    eq,
+    ge,
+    gt,
+    le,
+    lt,
+    prefix,
+    present,
+)
+from overlay.index import LEAF_SIZE, Index, is_visible
+from overlay.messages import Hop, Version
+
+
+class Entry:
+    def __init__(
+        self,
+        filter: Filter,
+        hop: str = "B1",
+        added_by: Version | None = None,
+        removed_by: tuple[Version, ...] = (),
+    ) -> None:
+        self.filter = filter
+        self.hop = Hop(hop)
+        self.added_by = added_by
+        self.removed_by = removed_by
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("entries are told apart by identity")
+
+    __hash__ = None  # type: ignore[assignment]  # and never hashed
+
+    def __repr__(self) -> str:
+        return f"<{self.filter!r} from {self.hop}, +{self.added_by} -{self.removed_by}>"
+
+
+class Versions:
+    """A view: just these versions."""
+
+    def __init__(self, *versions: Version) -> None:
+        self.versions = versions
+
+    def includes(self, version: Version) -> bool:
+        return version in self.versions
+
+    def __repr__(self) -> str:
+        return f"Versions{self.versions}"
+
+
+class Scan:
+    """The oracle: a list."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def insert(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        self.entries = [other for other in self.entries if other is not entry]
+
+    def matching(self, point: dict[str, Value], view: Versions | None) -> list[Entry]:
+        return [e for e in self.entries if e.filter.matches(point) and self.sees(view, e)]
+
+    def overlapping(self, filter: Filter, view: Versions | None) -> list[Entry]:
+        return [e for e in self.entries if filter.overlaps(e.filter) and self.sees(view, e)]
+
+    def hops(self, point: dict[str, Value], view: Versions | None) -> list[str]:
+        return sorted({entry.hop for entry in self.matching(point, view)})
+
+    @staticmethod
+    def sees(view: Versions | None, entry: Entry) -> bool:
+        seen = () if view is None else view.versions
+        added = entry.added_by is None or entry.added_by in seen
+        return added and not set(entry.removed_by) & set(seen)
+
+
+def same(found: list[Entry], expected: list[Entry]) -> bool:
+    return [id(entry) for entry in found] == [id(entry) for entry in expected]
+
+
+# --- random operations ----------------------------------------------------------------------
+
+#: Close together, in every order of magnitude, beyond what floats tell apart, and at their limits.
+NUMBERS: list[Value] = [
+    *range(-3, 8),
+    0.5,
+    -0.5,
+    -0.0,
+    2.5,
+    0.1 + 0.2,
+    0.3,
+    5e-324,
+    -5e-324,
+    1e-9,
+    100,
+    1000,
+    1e6,
+    2**53 - 1,
+    2**53,
+    2**53 + 1,
+    float(2**53),
+    INT_MAX - 1,
+    INT_MAX,
+    INT_MIN,
+    INT_MIN + 1,
+    float(2**63),
+    1e300,
+    -1e300,
+    1.7976931348623157e308,
+    -1.7976931348623157e308,
+]
+STRINGS: list[Value] = ["", "a", "ab", "abc", "abd", "ac", "b", "ba", "ab\U0010ffff", "é", "\ud7ff"]
+BOOLEANS: list[Value] = [False, True]
+NAMES = ["a", "b", "c", "d"]
+VERSIONS: list[Version] = [("t", 1), ("t", 2), ("u", 1)]
+
+values = st.one_of(*(st.sampled_from(pool) for pool in (NUMBERS, STRINGS, BOOLEANS)))
+hops = st.sampled_from(["B1", "B2", "@c"])
+versions = st.sampled_from(VERSIONS)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> Interval:
+    pool = draw(st.sampled_from([NUMBERS, STRINGS]))
+    ends: list[Any] = draw(st.lists(st.sampled_from(pool), min_size=2, max_size=2))
+    lo, hi = sorted(ends)
+    if lo == hi:
+        return eq(lo)
+    flags = st.booleans()
+    return between(lo, hi, lo_open=draw(flags), hi_open=draw(flags))
+
+
+half_lines = st.builds(
+    lambda make, value: make(value),
+    st.sampled_from([ge, gt, le, lt]),
+    st.one_of(st.sampled_from(NUMBERS), st.sampled_from(STRINGS[1:])),
+)
+intervals = st.one_of(
+    values.map(eq),
+    ranges(),
+    half_lines,
+    st.sampled_from(STRINGS).map(prefix),
+    st.just(present()),
+    st.just(between(False, True)),
+)
+filters = st.dictionaries(st.sampled_from(NAMES), intervals, min_size=1).map(Filter)
+points = st.dictionaries(st.sampled_from([*NAMES, "e"]), values)
+views = st.one_of(st.none(), st.lists(versions, unique=True).map(lambda some: Versions(*some)))
+removers = st.lists(versions, unique=True, max_size=2).map(tuple)
+
+operations = st.lists(
+    st.one_of(
+        # Several of one filter, so that whole groups cannot be told apart.
+        st.tuples(st.just("insert"), filters, st.lists(hops, min_size=1, max_size=4)),
+        st.tuples(st.just("mark"), filters, hops, st.none() | versions, removers),
+        st.tuples(st.just("remark"), st.integers(0), st.none() | versions, removers),
+        st.tuples(st.just("remove"), st.integers(0)),
+        st.tuples(st.just("ask"), points, filters, views),
+    ),
+    max_size=60,
+)
+
+
+def play(index: Index[Entry], scan: Scan, steps: list[Any]) -> None:
+    for kind, *rest in steps:
+        if kind == "ask":
+            ask(index, scan, *rest)
+        elif kind == "insert":
+            for hop in rest[1]:
+                insert(index, scan, Entry(rest[0], hop))
+        elif kind == "mark":
+            insert(index, scan, Entry(*rest))
+        elif scan.entries:
+            entry = scan.entries[rest[0] % len(scan.entries)]
+            if kind == "remark":
+                index.remark(entry, added_by=rest[1], removed_by=rest[2])
+            else:
+                index.remove(entry)
+                scan.remove(entry)
+
+
+def insert(index: Index[Entry], scan: Scan, entry: Entry) -> None:
+    index.insert(entry)
+    scan.insert(entry)
+
+
+def ask(
+    index: Index[Entry],
+    scan: Scan,
+    point: dict[str, Value],
+    filter: Filter,
+    view: Versions | None,
+) -> None:
+    assert same(index.matching(point, view), scan.matching(point, view))
+    assert same(index.overlapping(filter, view), scan.overlapping(filter, view))
+    assert index.hops(point, view) == scan.hops(point, view)
+
+
+@pytest.mark.parametrize("leaf_size", [0, 2, LEAF_SIZE])
+@settings(max_examples=100, deadline=None)
+@given(operations, st.lists(st.tuples(points, filters, views), min_size=3, max_size=10))
+@example([("insert", Filter(a=eq(1)), ["B1"] * 20)], [({"a": True}, Filter(a=True), None)])
+@example(
+    [("insert", Filter(a=(-1.7e308, 1.7e308), b=gt(0)), ["B1"] * 20)],
+    [({"a": 1e-300, "b": 1}, Filter(a=(5e-324, 1e-323)), None)],
+)
+def test_answers_as_a_linear_scan_does(leaf_size: int, steps: Any, questions: Any) -> None:
+    index: Index[Entry] = Index()
+    scan = Scan()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlay.index, "LEAF_SIZE", leaf_size)
+        play(index, scan, steps)
+        for question in questions:
+            ask(index, scan, *question)
+        assert same(list(index), scan.entries)
+        assert len(index) == len(scan.entries)
+        check_tree(index)
+        for entry in scan.entries:
+            index.remove(entry)
+        assert_as_new(index)
+
+
+def random_filter(choose: random.Random) -> Filter:
+    """Boxes of very different widths, with equalities, half-lines and strings among them."""
+
+    def interval() -> Interval:
+        sort = choose.randrange(10)
+        lo = choose.uniform(-100, 100)
+        if sort < 5:
+            return between(lo, lo + 10 ** choose.uniform(-4, 3))
+        if sort < 7:
+            return eq(choose.randrange(10))
+        if sort < 8:
+            return choose.choice([ge, gt, le, lt])(lo)
+        text = "".join(choose.choices("abc", k=choose.randrange(1, 6)))
+        return choose.choice([eq, prefix, ge])(text)
+
+    return Filter({name: interval() for name in choose.sample(NAMES, choose.randrange(1, 4))})
+
+
+def random_point(choose: random.Random) -> dict[str, Value]:
+    def value() -> Value:
+        sort = choose.randrange(10)
+        if sort < 5:
+            return choose.uniform(-110, 110)
+        return choose.randrange(10) if sort < 8 else "".join(choose.choices("abc", k=4))
+
+    return {name: value() for name in choose.sample(NAMES, 3)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_of_thousands_grows_and_shrinks(seed: int) -> None:
+    choose = random.Random(seed)
+    index: Index[Entry] = Index()
+    scan = Scan()
+    for round in range(2):
+        for _ in range(2000):
+            insert(index, scan, Entry(random_filter(choose), f"B{choose.randrange(5)}"))
+        leaving = choose.sample(scan.entries, 1000 if round == 0 else 2500)
+        for entry in leaving:
+            index.remove(entry)
+        gone = set(map(id, leaving))
+        scan.entries = [entry for entry in scan.entries if id(entry) not in gone]
+        check_tree(index)
+        for _ in range(50):
+            ask(index, scan, random_point(choose), random_filter(choose), None)
+    for entry in scan.entries:
+        index.remove(entry)
+    assert_as_new(index)
+
+
+def nodes(index: Index[Entry]) -> Iterator[Any]:
+    stack: list[Any] = [index._root]
+    while stack:
+        node = stack.pop()
+        yield node
+        for part in node.inner.parts.values() if node.inner is not None else ():
+            part.cross(present(), stack)
+
+
+def check_tree(index: Index[Entry]) -> None:
+    """Every entry once, hops counted rightly, nothing empty kept."""
+    total: Counter[int] = Counter()
+    for node in nodes(index):
+        below: Counter[str] = Counter()
+        stack = [node]
+        while stack:
+            under = stack.pop()
+            records = list(under.records)
+            if under.inner is not None:
+                for pile in under.inner.piles.values():
+                    assert pile
+                    records += pile
+                for ladder in under.inner.ladders.values():
+                    bunches = list(ladder.crossed(present()))
+                    assert bunches
+                    records += [record for bunch in bunches for record in bunch]
+                for part in under.inner.parts.values():
+                    before = len(stack)
+                    part.cross(present(), stack)
+                    assert len(stack) > before
+                if under is node:
+                    total.update(id(record.entry) for record in records)
+            elif under is node:
+                total.update(id(record.entry) for record in records)
+            below.update(record.hop for record in records)
+        assert below or node is index._root
+        if node.inner is not None:
+            assert node.inner.hops == below
+    assert total == Counter(map(id, index))
+
+
+def assert_as_new(index: Index[Entry]) -> None:
+    assert len(index) == 0
+    assert not index._marked
+    assert not index._root.records
+    assert index._root.inner is None
+
+
+# --- versions -------------------------------------------------------------------------------
+
+T1, T2 = ("t", 1), ("t", 2)
+
+
+@pytest.mark.parametrize(
+    ("added_by", "removed_by", "view", "visible"),
+    [
+        (None, (), None, True),
+        (None, (), Versions(T1), True),
+        (T1, (), None, False),
+        (T1, (), Versions(T1), True),
+        (T1, (), Versions(T2), False),
+        (None, (T1,), None, True),
+        (None, (T1,), Versions(T1), False),
+        (None, (T1, T2), Versions(T2), False),
+        (T1, (T2,), Versions(T1), True),
+        (T1, (T2,), Versions(T1, T2), False),
+    ],
+)
+def test_visible_from_one_version_to_another(
+    added_by: Version | None,
+    removed_by: tuple[Version, ...],
+    view: Versions | None,
+    visible: bool,
+) -> None:
+    entry = Entry(Filter(a=1), "B1", added_by, removed_by)
+    index: Index[Entry] = Index()
+    index.insert(entry)
+    assert is_visible(entry, view) is visible
+    assert bool(index.matching({"a": 1}, view)) is visible
+    assert bool(index.overlapping(Filter(b=2), view)) is visible
+    assert bool(index.hops({"a": 1}, view)) is visible
+
+
+def test_a_version_that_is_decided_costs_nothing_any_more() -> None:
+    class NeverAsked(Versions):
+        def includes(self, version: Version) -> bool:
+            raise AssertionError("no entry is marked")
+
+    index: Index[Entry] = Index()
+    old, new = Entry(Filter(a=1), "B1"), Entry(Filter(a=1), "B2", added_by=T1)
+    index.insert(old)
+    index.insert(new)
+    index.remark(old, removed_by=(T1,))
+    assert index.hops({"a": 1}) == ["B1"]
+    assert index.hops({"a": 1}, Versions(T1)) == ["B2"]
+    index.remark(new, added_by=None)
+    index.remove(old)
+    assert index.hops({"a": 1}, NeverAsked()) == ["B2"]
+
+
+def test_a_hop_is_found_behind_entries_that_the_view_does_not_see() -> None:
+    index: Index[Entry] = Index()
+    for number in range(50):
+        index.insert(Entry(Filter(a=1), "B1", added_by=None if number == 49 else T1))
+    assert index.hops({"a": 1}) == ["B1"]
+    assert index.hops({"a": 1}, Versions(T2)) == ["B1"]
+
+
+# --- misuse is our bug ----------------------------------------------------------------------
+
+
+def test_an_entry_goes_in_once_and_out_once() -> None:
+    index: Index[Entry] = Index()
+    entry = Entry(Filter(a=1))
+    index.insert(entry)
+    with pytest.raises(AssertionError, match="already"):
+        index.insert(entry)
+    with pytest.raises(AssertionError, match="not in the index"):
+        index.remove(Entry(Filter(a=1)))
+    index.remove(entry)
+    with pytest.raises(AssertionError, match="not in the index"):
+        index.remove(entry)
+    with pytest.raises(AssertionError, match="not in the index"):
+        index.remark(entry, added_by=T1)
+
+
+# --- what a search looks at -----------------------------------------------------------------
+
+
+def table(*filters: Filter, hop: str = "B1") -> Index[Entry]:
+    index: Index[Entry] = Index()
+    for filter in filters:
+        index.insert(Entry(filter, hop))
+    return index
+
+
+def visited(index: Index[Entry], point: dict[str, Value]) -> int:
+    """How many entries a search for a point tests."""
+    return sum(1 for _, bunch in index._reached(point, set()) for _ in bunch)
+
+
+def compared(index: Index[Entry], filter: Filter) -> int:
+    """How many entries a search for overlaps compares."""
+    return sum(1 for bunch in index._crossed(filter.predicates) for _ in bunch)
+
+
+def boxes(count: int) -> list[Filter]:
+    choose = random.Random(0)
+    width = 20 * (10_000 / count) ** (1 / 3)
+    corners = [{name: choose.uniform(0, 1000 - width) for name in "xyz"} for _ in range(count)]
+    return [Filter({name: (lo, lo + width) for name, lo in box.items()}) for box in corners]
+
+
+@pytest.mark.parametrize("count", [1000, 10_000])
+def test_of_boxes_only_those_around_the_point_are_tested(count: int) -> None:
+    index = table(*boxes(count))
+    choose = random.Random(1)
+    tests = [visited(index, {name: choose.uniform(0, 1000) for name in "xyz"}) for _ in range(100)]
+    assert sum(tests) / len(tests) < 16
+
+
+def test_of_equalities_only_the_equal_ones_are_tested() -> None:
+    index = table(*(Filter(class_=f"p{n % 20}", instance=f"x{n}") for n in range(2000)))
+    assert visited(index, {"class": "p7", "instance": "x7"}) <= LEAF_SIZE
+    assert visited(index, {"class": "p7", "instance": "x8"}) <= LEAF_SIZE
+    assert compared(index, Filter(class_="p7", instance="x7")) <= LEAF_SIZE
+    # The class alone finds its own hundred in one place.
+    assert compared(index, Filter(class_="p7")) == 100
+    assert compared(index, Filter(class_="p7", instance=present())) == 100
+
+
+def test_a_wrong_value_leaves_out_all_that_have_another() -> None:
+    index = table(*[Filter(class_="stock", price=gt(0))] * 1000)
+    assert visited(index, {"class": "news", "price": 1}) == 0
+    assert visited(index, {"price": 1}) == 0
+
+
+def test_of_thresholds_only_those_passed_are_tested() -> None:
+    above = table(*(Filter(price=gt(n)) for n in range(1000)))
+    below = table(*(Filter(price=lt(n)) for n in range(1000)))
+    assert visited(above, {"price": 10}) <= 11 + LEAF_SIZE
+    assert visited(below, {"price": 990}) <= 10 + LEAF_SIZE
+    assert compared(above, Filter(price=lt(10))) <= 11 + LEAF_SIZE
+    assert compared(below, Filter(price=gt(990))) <= 10 + LEAF_SIZE
+
+
+def test_wide_intervals_with_nothing_else_to_tell_them_apart_are_ordered() -> None:
+    index = table(*(Filter(price=(n, 10**9)) for n in range(1000)))
+    assert visited(index, {"price": 10}) <= 11 + LEAF_SIZE
+
+
+def test_intervals_of_all_widths_do_not_hide_the_narrow_ones() -> None:
+    filters = [Filter(x=(n, n + 2.0**-k)) for n in range(100) for k in range(0, 30, 2)]
+    assert visited(table(*filters), {"x": 50.9}) <= 4 * 15
+
+
+def test_of_prefixes_only_those_that_fit_are_tested() -> None:
+    index = table(*(Filter(topic=prefix(f"orders/{n:04}/")) for n in range(1000)))
+    assert visited(index, {"topic": "orders/0123/new"}) <= LEAF_SIZE
+    assert visited(index, {"topic": "orders/"}) <= LEAF_SIZE
+
+
+def test_filters_with_attributes_of_their_own_do_not_meet() -> None:
+    index = table(*(Filter({f"a{n}": n, f"b{n}": present()}) for n in range(500)))
+    assert visited(index, {"a7": 7, "b7": ""}) <= LEAF_SIZE + 1
+    present_only = table(*(Filter({f"b{n}": present()}) for n in range(500)))
+    assert visited(present_only, {"b7": ""}) <= LEAF_SIZE + 1
+
+
+class Counted(dict[str, Value]):
+    """A point that counts how often it is asked for a value."""
+
+    asked = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [Filter(class_="stock")] * 1000,
+        [Filter(class_="stock", price=gt(n / 1000)) for n in range(1000)],
+        [Filter(price=(n / 1000, n + 10), size=(0, 1000 + n)) for n in range(1000)],
+        [Filter(price=present(), size=present())] * 1000,
+    ],
+    ids=["equal", "thresholds", "boxes", "present"],
+)
+def test_a_thousand_that_match_behind_one_hop_cost_as_few(filters: list[Filter]) -> None:
+    point = Counted({"class": "stock", "price": 5, "size": 100})
+    index = table(*filters)
+    # Another hop, whose entries do not match, keeps the search going.
+    index.insert(Entry(Filter(class_="news"), "B2"))
+    assert index.hops(point) == ["B1"]
+    assert point.asked < 50
+    assert len(index.matching(point)) == 1000
