@@ -1,0 +1,312 @@
+"""The broker core, one message at a time: set the state, send one message, check the effects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from overlay.broker import Broker
+from overlay.effects import Close, Effect, Send
+from overlay.errors import ProtocolError
+from overlay.filters import Filter
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    Done,
+    EngineMessage,
+    Hop,
+    Inspect,
+    Join,
+    Leave,
+    Operation,
+    Pub,
+    PubRefused,
+    Report,
+)
+
+X = Filter(class_="p1", x="x1")
+ALL = Filter(class_="p1")
+
+
+def broker(*neighbours: str) -> Broker:
+    return Broker(BrokerName("B2"), [BrokerName(name) for name in neighbours])
+
+
+def tell(core: Broker, source: str, message: AnyMessage) -> list[Effect]:
+    return core.receive(Hop(source), message, 0.0)
+
+
+def sent(effects: list[Effect]) -> list[tuple[tuple[str, ...], Any]]:
+    assert all(isinstance(effect, Send) for effect in effects), effects
+    return [(effect.hops, effect.message) for effect in effects if isinstance(effect, Send)]
+
+
+def joined(core: Broker, client: str) -> None:
+    """Let a client in at a broker, its neighbours agreeing."""
+    for hops, join in sent(tell(core, f"@{client}", Join(1, client, ""))):
+        if isinstance(join, Join):
+            tell(core, hops[0], Done(join.req))
+
+
+def op(kind: Any, client: str, seq: int, filter: Filter, **more: Any) -> Operation:
+    return Operation(more.pop("req", 100 + seq), kind, client, seq, filter, **more)
+
+
+# --- advertisements flood, subscriptions follow them ---
+
+
+def test_an_advertisement_floods_and_is_answered_when_all_have_answered() -> None:
+    core = broker("B1", "B3", "B4")
+    effects = sent(tell(core, "B1", op("adv", "E", 1, X)))
+    assert [hops for hops, _ in effects] == [("B3",), ("B4",)]
+    assert sent(tell(core, "B4", Done(effects[1][1].req))) == []
+    assert sent(tell(core, "B3", Done(effects[0][1].req))) == [(("B1",), Done(101))]
+
+
+def test_a_subscription_goes_only_towards_overlapping_advertisements() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", op("adv", "E", 1, X))
+    tell(core, "B3", op("adv", "F", 1, Filter(class_="p2")))
+    joined(core, "D")
+    effects = sent(tell(core, "@D", op("sub", "D", 2, ALL)))
+    assert [(hops, m.kind, m.filter) for hops, m in effects] == [(("B1",), "sub", ALL)]
+
+
+def test_a_subscription_with_nothing_to_go_to_is_answered_at_once_and_kept() -> None:
+    core = broker("B1")
+    joined(core, "D")
+    assert sent(tell(core, "@D", op("sub", "D", 2, ALL))) == [(("@D",), Done(102))]
+    assert len(core.routing.prt) == 1
+
+
+def test_an_advertisement_attracts_what_waits_and_is_answered_after_it() -> None:
+    # Algorithm 2, line 27: no acknowledgement while a triggered operation is pending.
+    core = broker("B1")
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 2, ALL))
+    [(hops, sub)] = sent(tell(core, "B1", op("adv", "E", 1, X)))
+    assert (hops, sub.kind, sub.client, sub.seq) == (("B1",), "sub", "D", 2)
+    assert sent(tell(core, "B1", Done(sub.req))) == [(("B1",), Done(101))]
+
+
+def test_an_unadvertisement_takes_back_what_went_there_only_because_of_it() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", op("adv", "E", 1, X))
+    tell(core, "B1", op("adv", "F", 1, Filter(class_="p1", x="x2")))
+    tell(core, "B3", op("sub", "D", 1, ALL))
+    tell(core, "B3", op("sub", "G", 1, X))
+    effects = sent(tell(core, "B1", op("uadv", "E", 2, X, store=False, drop=(1,))))
+    back = [(hops, m.client, m.drop) for hops, m in effects if m.kind == "usub"]
+    assert back == [(("B1",), "G", (1,))], "D still has F to go to"
+
+
+def test_an_uncovered_part_of_an_advertisement_still_attracts() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    tell(core, "B3", op("sub", "D", 1, ALL))
+    tell(core, "B3", op("sub", "G", 1, X))
+    effects = sent(tell(core, "B1", op("uadv", "E", 2, X)))
+    back = [(m.client, m.drop) for _, m in effects if m.kind == "usub"]
+    assert back == [("G", (1,))], "what the hole covers wholly comes back, the rest stays"
+
+
+# --- the last word decides ---
+
+
+def test_unsubscribing_exactly_leaves_nothing_behind() -> None:
+    core = broker("B1")
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 2, X))
+    [(hops, usub)] = sent(tell(core, "@D", op("usub", "D", 3, X)))
+    assert (hops, usub.store, usub.drop) == (("B1",), False, (2,))
+    assert len(core.routing.prt) == 0
+
+
+def test_unsubscribing_a_part_carves_a_hole() -> None:
+    core = broker("B1")
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 2, ALL))
+    [(_, usub)] = sent(tell(core, "@D", op("usub", "D", 3, X)))
+    assert (usub.store, usub.drop) == (True, ())
+    assert sent(tell(core, "B1", Pub("E", 5, {"class": "p1", "x": "x1"}))) == []
+    inside = Pub("E", 6, {"class": "p1", "x": "x2"})
+    assert sent(tell(core, "B1", inside)) == [(("@D",), inside)]
+
+
+def test_subscribing_again_covers_holes_and_all() -> None:
+    core = broker("B1")
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 2, ALL))
+    tell(core, "@D", op("usub", "D", 3, X))
+    [(_, sub)] = sent(tell(core, "@D", op("sub", "D", 4, ALL)))
+    assert (sub.store, sub.drop) == (True, (2, 3))
+
+
+def test_unsubscribing_what_is_not_held_is_refused_and_changes_nothing() -> None:
+    core = broker("B1")
+    joined(core, "D")
+    [(hops, done)] = sent(tell(core, "@D", op("usub", "D", 2, X)))
+    assert (hops, done.req, done.code) == (("@D",), 102, "not-held")
+    tell(core, "@D", op("sub", "D", 3, ALL))
+    tell(core, "@D", op("usub", "D", 4, X))
+    [(_, done)] = sent(tell(core, "@D", op("usub", "D", 5, X)))
+    assert done.code == "not-held", "x1 was taken back before"
+
+
+# --- publications ---
+
+
+def test_a_publication_goes_to_each_hop_once_and_never_back() -> None:
+    core = broker("B1", "B3")
+    joined(core, "A1")
+    for hop in ("B1", "B3"):
+        tell(core, hop, op("adv", f"E{hop}", 1, ALL))
+    tell(core, "@A1", op("sub", "A1", 2, ALL))
+    tell(core, "@A1", op("sub", "A1", 3, X))
+    tell(core, "B3", op("sub", "A3", 1, ALL))
+    tell(core, "B1", op("sub", "A4", 1, ALL))
+    pub = Pub("EB1", 9, {"class": "p1", "x": "x1"})
+    [(hops, message)] = sent(tell(core, "B1", pub))
+    assert sorted(hops) == ["@A1", "B3"]
+    assert message is pub, "the host forwards the bytes that it read"
+
+
+def test_a_client_gets_its_own_publication_if_it_asked_for_it() -> None:
+    core = broker()
+    joined(core, "A1")
+    tell(core, "@A1", op("adv", "A1", 2, ALL))
+    tell(core, "@A1", op("sub", "A1", 3, ALL))
+    pub = Pub("A1", 4, {"class": "p1"})
+    assert sent(tell(core, "@A1", pub)) == [(("@A1",), pub)]
+
+
+@pytest.mark.parametrize(
+    ("point", "code"),
+    [({"class": "p2"}, "not-advertised"), ({"class": float("nan")}, "filter"), ({}, "filter")],
+)
+def test_a_publication_outside_what_was_advertised_goes_nowhere(point: Any, code: str) -> None:
+    core = broker("B1")
+    joined(core, "E")
+    tell(core, "@E", op("adv", "E", 2, ALL))
+    [(hops, refused)] = sent(tell(core, "@E", Pub("E", 3, point)))
+    assert hops == ("@E",)
+    assert isinstance(refused, PubRefused)
+    assert (refused.seq, refused.code) == (3, code)
+
+
+# --- clients ---
+
+
+def test_a_client_is_let_in_when_every_broker_has_agreed() -> None:
+    core = broker("B1")
+    [(hops, join)] = sent(tell(core, "@D", Join(1, "D", "")))
+    assert (hops, join.client, join.edge) == (("B1",), "D", "B2")
+    with pytest.raises(ProtocolError):
+        tell(core, "@D", op("sub", "D", 2, ALL))
+    assert sent(tell(core, "B1", Done(join.req))) == [(("@D",), Done(1))]
+
+
+def test_a_name_that_is_taken_elsewhere_is_refused() -> None:
+    core = broker("B1")
+    tell(core, "B1", Join(7, "D", "B1"))
+    answer, close = tell(core, "@D", Join(1, "D", ""))
+    assert isinstance(answer, Send) and isinstance(answer.message, Done)
+    assert answer.message.code == "name-taken"
+    assert isinstance(close, Close) and close.hop == "@D"
+
+
+def test_of_two_joins_that_cross_the_first_edge_by_name_wins() -> None:
+    core = broker("B1", "B3")
+    tell(core, "@D", Join(1, "D", ""))
+    # B3 lets in another D at the same time: ours stays, since B2 sorts before B3.
+    [(hops, done)] = sent(tell(core, "B3", Join(5, "D", "B3")))
+    assert (hops, done.code) == (("B3",), "name-taken")
+    # B1 does too, and sorts first: ours has to go.
+    effects = tell(core, "B1", Join(6, "D", "B1"))
+    assert [e.hop for e in effects if isinstance(e, Close)] == ["@D"]
+    assert core.routing.crt["D"].edge == "B1"  # type: ignore[index]
+
+
+def test_a_client_that_leaves_takes_its_entries_with_it() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    tell(core, "B1", Join(7, "E", "B1"))
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 2, ALL))
+    assert sent(core.client_left("D", 0.0)) == [(("B1", "B3"), Leave("D", "B2"))]
+    assert len(core.routing.prt) == 0
+    assert sent(tell(core, "B1", Leave("E", "B1"))) == [(("B3",), Leave("E", "B1"))]
+    assert all(len(space) == 0 for space in core.routing.srt.values())
+
+
+# --- a neighbour's new life ---
+
+
+def test_a_neighbour_that_has_begun_anew_is_told_everything_and_its_side_goes() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", Join(7, "E", "B1"))
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    tell(core, "B3", Join(8, "A", "B3"))
+    tell(core, "B3", op("adv", "A", 1, X))
+    effects = sent(core.link_reset(BrokerName("B3"), 0.0))
+    assert (("B1",), Leave("A", "B3")) in effects
+    to_b3 = [message for hops, message in effects if hops == ("B3",)]
+    assert to_b3 == [Join(0, "E", "B1"), op("adv", "E", 1, ALL, req=0)]
+
+
+def test_what_a_former_life_was_asked_counts_as_done() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", Join(7, "E", "B1"))
+    effects = sent(tell(core, "B1", op("adv", "E", 1, ALL)))
+    assert [hops for hops, _ in effects] == [("B3",)]
+    assert (("B1",), Done(101)) in sent(core.link_reset(BrokerName("B3"), 0.0))
+
+
+# --- peers that break the rules ---
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("@D", Pub("E", 1, {"class": "p1"})),
+        ("@D", Pub("D", 1, {"class": "p1"}, b"", (("T", 1),))),
+        ("@D", op("sub", "E", 2, X)),
+        ("@D", Leave("D", "B2")),
+        ("@D", Join(1, "D", "")),
+        ("@D", Join(1, "F", "")),
+        ("@D", Done(3)),
+        ("@D", Report(1, {})),
+        ("@D", PubRefused(1, "", "")),
+        ("@D", EngineMessage("no-such", b"\xc0")),
+        ("B1", Done(99)),
+        ("B1", op("usub", "E", 2, X, store=False, drop=(1,))),
+        ("B9", op("sub", "E", 2, X)),
+        ("B9", Join(1, "E", "B9")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_peer_that_breaks_the_protocol_is_told_so(source: str, message: Any) -> None:
+    core = broker("B1")
+    joined(core, "D")
+    with pytest.raises(ProtocolError):
+        tell(core, source, message)
+
+
+def test_numbers_of_operations_must_grow() -> None:
+    core = broker()
+    joined(core, "D")
+    tell(core, "@D", op("sub", "D", 5, X))
+    with pytest.raises(ProtocolError, match="numbers must grow"):
+        tell(core, "@D", op("sub", "D", 5, ALL))
+
+
+def test_an_operator_sees_the_tables() -> None:
+    core = broker("B1")
+    tell(core, "B1", op("adv", "E", 1, X))
+    [(hops, report)] = sent(tell(core, "?1", Inspect(4, "tables")))
+    assert hops == ("?1",)
+    assert report.body["srt"][0]["filter"] == "[class,eq,'p1'],[x,eq,'x1']"
