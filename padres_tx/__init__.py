@@ -1,1 +1,107 @@
-"""Transactions over publications, subscriptions and un-subscriptions of several clients."""
+"""Transactions over publications, subscriptions and un-subscriptions of several clients.
+
+    async with padres_tx.connect("127.0.0.1:7001", name="A1") as a1: ...     # asyncio
+    with padres_tx.sync.connect("127.0.0.1:7001", name="A1") as a1: ...      # blocking
+
+Names are loaded when they are first used: a program that needs one of them, or pytest, which loads
+our plugin in every run, does not pay for all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from overlay.errors import (
+        FilterError,
+        NameTaken,
+        NotAdvertised,
+        NotHeld,
+        OperationError,
+        OverlayError,
+        ProtocolError,
+        SlowReader,
+        Unauthorized,
+    )
+    from overlay.filters import Filter, between, ge, gt, le, lt, prefix, present
+    from overlay.frames import FrameTooLarge
+    from padres_tx import sync
+    from padres_tx.aio import Client, Operator, connect, operator
+    from padres_tx.errors import (
+        BadAddress,
+        BadName,
+        CallTimeout,
+        ClientClosed,
+        ClientError,
+        ConnectionLost,
+        TooManyRequests,
+        Unreachable,
+    )
+    from padres_tx.session import Notification
+
+__all__ = [
+    "BadAddress",
+    "BadName",
+    "CallTimeout",
+    "Client",
+    "ClientClosed",
+    "ClientError",
+    "ConnectionLost",
+    "Filter",
+    "FilterError",
+    "FrameTooLarge",
+    "NameTaken",
+    "NotAdvertised",
+    "NotHeld",
+    "Notification",
+    "OperationError",
+    "Operator",
+    "OverlayError",
+    "ProtocolError",
+    "SlowReader",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+    "between",
+    "connect",
+    "ge",
+    "gt",
+    "le",
+    "lt",
+    "operator",
+    "prefix",
+    "present",
+    "sync",
+]
+
+#: Where each public name is at home; `sync` is a module of this package.
+_HOMES = {
+    "overlay.errors": (
+        "FilterError NameTaken NotAdvertised NotHeld OperationError OverlayError ProtocolError "
+        "SlowReader Unauthorized"
+    ),
+    "overlay.filters": "Filter between ge gt le lt prefix present",
+    "overlay.frames": "FrameTooLarge",
+    "padres_tx.aio": "Client Operator connect operator",
+    "padres_tx.errors": (
+        "BadAddress BadName CallTimeout ClientClosed ClientError ConnectionLost TooManyRequests "
+        "Unreachable"
+    ),
+    "padres_tx.session": "Notification",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return importlib.import_module("padres_tx.sync")
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'padres_tx' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,620 @@
+"""The asyncio client: connect, (un-)advertise, (un-)subscribe, publish, and receive.
+
+    async with padres_tx.connect("127.0.0.1:7001", name="A1") as a1:
+        await a1.subscribe("[class,eq,'p1'],[x,>=,3]")
+        async for notification in a1:
+            print(notification["x"], notification.json())
+
+A shell around `padres_tx.session`, which has the rules, and a `padres_tx.channel`, which has the
+wire. It adds waiting: for answers, for room in the window, for notifications. It runs in the
+caller's event loop and has no global state, no thread and no signal handler, so it works in
+notebooks and web servers. All methods belong to that loop; from other threads use
+`padres_tx.sync`.
+
+**Cancelling.** Any call may be cancelled. A cancelled or timed-out operation may or may not have
+happened; the session stays consistent either way, because the answer is still taken when it
+comes. A cancelled `publish` has published nothing if it was still waiting.
+
+**Notifications** go to the callbacks whose subscription wants them (`padres_tx.listeners`), one
+after the other in the order of arrival, an asynchronous callback being awaited before the next is
+called. What no callback wants waits for the iterator. Both queues are bounded. A client that does
+not keep up stops acknowledging, its broker's queue fills, and the broker cuts it off: the iterator
+gives out what had arrived and then raises SlowReader. While the queue is full answers wait behind
+it, too: a program that subscribes to more than it reads sees CallTimeout, which says so.
+
+**Errors.** The caller's mistake raises at the call. A broker that goes away is dialled again for
+`reconnect_s` seconds; if it comes back and still knows the client, nothing is lost and nobody
+notices. Otherwise every call that waits, the iterator and every later call raise ConnectionLost, or
+what the broker gave as its reason. Two errors have no call to raise from: a publication that the
+broker refused after the fact, and an exception out of a callback. They go to `on_error`, if given;
+otherwise the next call, the iterator or `close` raises them, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from overlay.errors import OverlayError, from_code
+from overlay.frames import FrameTooLarge
+from overlay.messages import AnyMessage, Inspect, Join, Kind, Operation
+from padres_tx.channel import CONNECT_TIMEOUT_S, RECONNECT_S, Channel, TcpChannel, parse_address
+from padres_tx.errors import CallTimeout, ClientClosed, Unreachable
+from padres_tx.listeners import Listeners
+from padres_tx.session import (
+    PENDING_LIMIT,
+    Answered,
+    FilterLike,
+    Notification,
+    PointLike,
+    Refused,
+    Say,
+    Session,
+)
+
+#: An operation has to cross the whole tree, over links that may just be coming back; an overlay
+#: that needs longer than this is broken, and the caller should hear of it.
+CALL_TIMEOUT_S = 30.0
+
+#: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
+#: so, in a size that any process can hold.
+QUEUE_MESSAGES = 10_000
+QUEUE_BYTES = 64 << 20
+
+#: Publications that may leave in a row before other tasks of the loop get a turn.
+TURN = 256
+
+#: What is called for a notification: a function, or a coroutine function.
+Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
+
+#: What is called with an error that no call can raise.
+OnError: TypeAlias = Callable[[Exception], None]
+
+P = TypeVar("P", bound="Peer")
+
+
+def connect(
+    at: str,
+    *,
+    name: str | None = None,
+    secret: str | None = None,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    reconnect_s: float = RECONNECT_S,
+    on_error: OnError | None = None,
+) -> Connecting[Client]:
+    """A client of the broker at "host:port": `async with connect(...)`, or `await connect(...)`
+    and then `close`.
+
+    Without a name it gets a unique one. `reconnect_s` of 0 means not to dial again.
+
+    Entering raises BadAddress, BadName, Unreachable, CallTimeout, or what the broker refuses the
+    client with: NameTaken, Unauthorized, ProtocolError (another version).
+    """
+    address = parse_address(at)
+    session = Session(unique_name("client") if name is None else name)
+    channel = TcpChannel(
+        address, "client", session.name, secret=secret or "", reconnect_s=reconnect_s
+    )
+    return Connecting(Client(session, channel, on_error=on_error), connect_timeout_s)
+
+
+def operator(
+    at: str,
+    *,
+    secret: str | None = None,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Connecting[Operator]:
+    """Somebody who looks into the broker at "host:port", and takes no part in the overlay.
+
+    Entering raises BadAddress, Unreachable, or what the broker refuses with.
+    """
+    address = parse_address(at)
+    session = Session(unique_name("operator"))
+    channel = TcpChannel(address, "operator", session.name, secret=secret or "", reconnect_s=0)
+    return Connecting(Operator(session, channel), connect_timeout_s)
+
+
+def unique_name(stem: str) -> str:
+    """A name that no other client has."""
+    return f"{stem}-{secrets.token_hex(6)}"
+
+
+class Connecting(Generic[P]):
+    """A connection about to be made: await it, or enter it with `async with`."""
+
+    def __init__(self, peer: P, timeout_s: float) -> None:
+        self._peer = peer
+        self._timeout_s = timeout_s
+
+    def __await__(self) -> Generator[Any, None, P]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> P:
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._peer.__aexit__(kind, error, trace)
+
+    async def _open(self) -> P:
+        await self._peer.open(self._timeout_s)
+        return self._peer
+
+
+class Peer:
+    """What a client and an operator have in common: requests, answers, and an end."""
+
+    def __init__(self, session: Session, channel: Channel) -> None:
+        self._session = session
+        self._channel = channel
+        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+        #: Why no more calls are possible.
+        self._error: OverlayError | None = None
+        self._opened = self._closed = False
+        #: Pulsed (set and cleared) whenever something has changed that somebody may wait for.
+        self._news = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return self._session.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has been closed, or has lost its broker for good."""
+        return self._error is not None
+
+    def __repr__(self) -> str:
+        state = "open" if self._opened and not self.closed else "closed"
+        return f"<{type(self).__name__} {self.name}, {state}>"
+
+    async def open(self, timeout_s: float) -> None:
+        assert not self._opened, "a client is opened once"
+        self._opened = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._channel.open(self)
+        except TimeoutError:
+            late = Unreachable(f"no broker has answered {self.name} within {timeout_s:g} s")
+            self._channel.abort(late)
+            raise late from None
+        except BaseException as error:
+            self._channel.abort(ClientClosed(f"{self.name} gave up: {type(error).__name__}"))
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except OverlayError:
+            # What ended the block says more than what could not be sent because of it.
+            if error is None:
+                raise
+
+    async def close(self) -> None:
+        """Leave, when the broker has everything that was published. Closing twice is fine.
+
+        Raises ConnectionLost if publications may have been lost on their way.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._end(ClientClosed(f"{self.name} has been closed"))
+        await self._channel.close()
+
+    # --- the channel's end (padres_tx.channel.End) ---
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def receive(self, message: AnyMessage) -> None:
+        for event in self._session.receive(message):
+            self._take(event)
+
+    def writable(self) -> None:
+        self._pulse()
+
+    def lost(self, error: OverlayError) -> None:
+        self._end(error)
+
+    # --- requests ---
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, Answered):
+            future = self._waiting.pop(event.req, None)
+            # Nobody waits any more if the call was cancelled.
+            if future is not None and not future.done():
+                future.set_result(event)
+            self._pulse()
+        elif isinstance(event, Say):
+            self._channel.send(event.message)
+        else:
+            raise AssertionError(f"nobody takes {event!r}")
+
+    async def _request(self, message: Operation | Join | Inspect, timeout_s: float) -> Answered:
+        """Send a request and wait for its answer.
+
+        Raises CallTimeout, what the request is refused with, or why no answer will come.
+        """
+        try:
+            self._channel.send(message)
+        except FrameTooLarge as error:
+            self._session.unsent(message, error)
+            raise
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[message.req] = future
+        try:
+            async with asyncio.timeout(timeout_s):
+                answered = await future
+        except TimeoutError:
+            raise CallTimeout(self._overdue(message, timeout_s)) from None
+        finally:
+            self._waiting.pop(message.req, None)
+        if answered.error is not None:
+            raise answered.error
+        return answered
+
+    def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
+        what = type(message).__name__.lower()
+        return f"no answer to the {what} of {self.name} within {timeout_s:g} s"
+
+    async def _room(self) -> None:
+        """Wait until something may be sent. Raises why nothing may be sent any more."""
+        while True:
+            self._check()
+            if not self._channel.full and self._session.pending < PENDING_LIMIT:
+                return
+            await self._news.wait()
+
+    def _check(self) -> None:
+        assert self._opened, f"{self.name} is not connected yet: await it, or use async with"
+        if self._error is not None:
+            raise _again(self._error)
+
+    def _end(self, error: OverlayError) -> None:
+        """No more calls, for this reason. The first reason counts."""
+        if self._error is None:
+            self._error = error
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(_again(error))
+            self._pulse()
+
+    def _pulse(self) -> None:
+        self._news.set()
+        self._news.clear()
+
+
+class Operator(Peer):
+    """Somebody who looks into a broker."""
+
+    async def inspect(
+        self, what: str, argument: str = "", *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Any:
+        """A part of the broker's state as plain data: "tables" or "status".
+
+        Raises OperationError if there is no such part.
+        """
+        await self._room()
+        return (await self._request(self._session.inspect(what, argument), timeout_s)).body
+
+
+class Client(Peer):
+    """A client of the overlay; see the module's docstring."""
+
+    def __init__(
+        self,
+        session: Session,
+        channel: Channel,
+        *,
+        on_error: OnError | None = None,
+        queue_messages: int = QUEUE_MESSAGES,
+        queue_bytes: int = QUEUE_BYTES,
+    ) -> None:
+        super().__init__(session, channel)
+        self.on_error = on_error
+        self._queue_messages = queue_messages
+        self._queue_bytes = queue_bytes
+        #: Bytes of the payloads in both queues.
+        self._queued_bytes = 0
+        self._queue: deque[Notification] = deque()
+        self._calls: deque[tuple[Notification, list[Callback]]] = deque()
+        self._caller: asyncio.Task[None] | None = None
+        self._listeners: Listeners[Callback] = Listeners()
+        #: Operations that are not answered yet, whether or not anybody still waits for the answer.
+        self._operations: dict[int, Operation] = {}
+        #: An error that no call has raised yet, and how many came after it.
+        self._unraised: Exception | None = None
+        self._unraised_more = 0
+        self._in_a_row = 0
+
+    async def open(self, timeout_s: float) -> None:
+        await super().open(timeout_s)
+        try:
+            await self._request(self._session.join(), timeout_s)
+        except BaseException as error:
+            self._channel.abort(ClientClosed(f"{self.name} gave up: {type(error).__name__}"))
+            raise
+
+    async def close(self) -> None:
+        """Leave, when the broker has everything that was published. Closing twice is fine.
+
+        What waits for the iterator can still be read; callbacks are not called any more, and one
+        that is running is cancelled if it awaits something.
+
+        Raises ConnectionLost if publications may have been lost on their way, and an error that
+        no call has raised yet.
+        """
+        if self._closed:
+            return
+        caller = self._caller
+        if caller is not None and caller is not asyncio.current_task():
+            caller.cancel()
+        await super().close()
+        self._raise_unraised()
+
+    # --- routing operations ---
+
+    async def advertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Announce publications; returns when every broker knows, and the subscriptions that this
+        attracts have come.
+
+        Raises FilterError, CallTimeout, ConnectionLost.
+        """
+        await self._operate("adv", filter, None, timeout_s)
+
+    async def unadvertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Take a part of what was advertised back, or all of it.
+
+        Raises FilterError, NotHeld, CallTimeout, ConnectionLost.
+        """
+        await self._operate("uadv", filter, None, timeout_s)
+
+    async def subscribe(
+        self,
+        filter: FilterLike,
+        callback: Callback | None = None,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Ask for publications; returns when no later one is lost for want of a route.
+
+        Those that this filter wants go to the callback, if there is one; to the iterator
+        otherwise, unless another subscription has a callback for them.
+
+        Raises FilterError, CallTimeout, ConnectionLost.
+        """
+        await self._operate("sub", filter, callback, timeout_s)
+
+    async def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Take a part of what was subscribed to back, or all of it; no publication in that part
+        arrives after the return, though some may still wait for the iterator.
+
+        Raises FilterError, NotHeld, CallTimeout, ConnectionLost.
+        """
+        await self._operate("usub", filter, None, timeout_s)
+
+    async def _operate(
+        self, kind: Kind, filter: FilterLike, callback: Callback | None, timeout_s: float
+    ) -> None:
+        await self._room()
+        operation = self._session.operate(kind, filter)
+        self._operations[operation.req] = operation
+        if callback is not None:
+            self._listeners.listen(operation, callback)
+        try:
+            await self._request(operation, timeout_s)
+        except FrameTooLarge:
+            self._settle(operation.req, refused=True)
+            raise
+
+    def _settle(self, req: int, *, refused: bool) -> None:
+        operation = self._operations.pop(req, None)
+        if operation is None:
+            return
+        if refused and operation.kind == "sub":
+            self._listeners.refused(operation)
+        elif not refused and operation.kind == "usub":
+            self._listeners.unsubscribed(operation)
+
+    # --- publications ---
+
+    async def publish(
+        self, point: PointLike, payload: bytes = b"", *, json: Any = msgspec.UNSET
+    ) -> None:
+        """Publish an event: its attributes, and a payload of bytes or, as `json`, of data.
+
+        Returns as soon as it is on its way, and waits only while the broker has to catch up.
+        `close` makes sure that the broker has it.
+
+        Raises FilterError, NotAdvertised, FrameTooLarge, ConnectionLost; TypeError if the JSON
+        data is none.
+        """
+        if json is not msgspec.UNSET:
+            if payload:
+                raise TypeError("a publication has one payload: bytes, or json")
+            payload = msgspec.json.encode(json)
+        await self._room()
+        self._in_a_row += 1
+        if self._in_a_row >= TURN:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
+            await self._room()
+        self._channel.send(self._session.publish(point, payload))
+
+    # --- notifications ---
+
+    def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]:
+        """The notifications that no callback takes, in the order of their arrival.
+
+        Ends when the client is closed, or when nothing has come for `timeout_s` seconds. Several
+        iterators share the notifications, each getting some.
+
+        Raises ConnectionLost, SlowReader, and errors that no call has raised yet.
+        """
+        return self._iterate(timeout_s)
+
+    def __aiter__(self) -> AsyncIterator[Notification]:
+        return self._iterate(None)
+
+    async def _iterate(self, timeout_s: float | None) -> AsyncIterator[Notification]:
+        while True:
+            try:
+                notification = (await self.take(1, timeout_s=timeout_s))[0]
+            except (ClientClosed, CallTimeout):
+                return
+            yield notification
+
+    async def next(self, *, timeout_s: float | None = None) -> Notification:
+        """The next notification that no callback takes.
+
+        Raises CallTimeout after `timeout_s` seconds, ClientClosed, and as `notifications` does.
+        """
+        return (await self.take(1, timeout_s=timeout_s))[0]
+
+    async def take(self, limit: int, *, timeout_s: float | None = None) -> list[Notification]:
+        """At least one notification, and as many as there are, up to the limit; raises as `next`.
+
+        A timeout of 0 asks for what has arrived.
+        """
+        if not self._queue:
+            # What has arrived but not been looked at counts, even if there is no time to wait.
+            await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(timeout_s) as timer:
+                    await self._some()
+            except TimeoutError:
+                if not timer.expired():
+                    raise  # A callback's own.
+                raise CallTimeout(f"nothing came to {self.name} within {timeout_s:g} s") from None
+        taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
+        self._make_room(sum(len(notification.payload) for notification in taken))
+        return taken
+
+    async def _some(self) -> None:
+        """Wait for a notification in the queue. Raises why none will come."""
+        while not self._queue:
+            self._raise_unraised()
+            if self._drained:
+                self._check()
+            await self._news.wait()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end, for programs that only have callbacks.
+
+        Returns when the client is closed. Raises ConnectionLost, SlowReader, and errors that no
+        call has raised yet.
+        """
+        while True:
+            self._raise_unraised()
+            if self._drained and self._caller is None:
+                try:
+                    self._check()
+                except ClientClosed:
+                    return
+            await self._news.wait()
+
+    @property
+    def _drained(self) -> bool:
+        """Whether all that will ever be handed over has been."""
+        return self._closed or not self._channel.waiting
+
+    @property
+    def ready(self) -> bool:
+        return (
+            len(self._queue) < self._queue_messages
+            and len(self._calls) < self._queue_messages
+            and self._queued_bytes < self._queue_bytes
+        )
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, Notification):
+            self._queued_bytes += len(event.payload)
+            callbacks = self._listeners.of(event.point)
+            if callbacks:
+                self._calls.append((event, callbacks))
+                if self._caller is None:
+                    self._caller = asyncio.get_running_loop().create_task(
+                        self._call(), name=f"callbacks of {self.name}"
+                    )
+            else:
+                self._queue.append(event)
+            self._pulse()
+        elif isinstance(event, Refused):
+            self._report(event.error)
+        else:
+            if isinstance(event, Answered):
+                self._settle(event.req, refused=event.error is not None)
+            super()._take(event)
+
+    async def _call(self) -> None:
+        """Call the callbacks, one after the other, until there is nothing left to call."""
+        while self._calls and not self._closed:
+            notification, callbacks = self._calls.popleft()
+            for callback in callbacks:
+                try:
+                    awaitable = callback(notification)
+                    if inspect.isawaitable(awaitable):
+                        await awaitable
+                except Exception as error:
+                    self._report(error)
+            self._make_room(len(notification.payload))
+        self._caller = None
+        self._pulse()
+
+    def _make_room(self, size: int) -> None:
+        self._queued_bytes -= size
+        if self._channel.waiting:
+            self._channel.pull()
+
+    # --- errors that no call can raise ---
+
+    def _report(self, error: Exception) -> None:
+        if self.on_error is not None:
+            self.on_error(error)
+        elif self._unraised is None:
+            self._unraised = error
+            self._pulse()
+        else:
+            self._unraised_more += 1
+
+    def _raise_unraised(self) -> None:
+        error, more = self._unraised, self._unraised_more
+        if error is not None:
+            self._unraised, self._unraised_more = None, 0
+            if more:
+                error.add_note(f"{more} more errors followed that nobody has seen")
+            raise error
+
+    def _check(self) -> None:
+        self._raise_unraised()
+        super()._check()
+
+    def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
+        text = super()._overdue(message, timeout_s)
+        if not self.ready:
+            return f"{text}: {len(self._queue)} notifications wait to be read first"
+        return text
+
+
+def _again(error: OverlayError) -> OverlayError:
+    """The same error anew: one that several calls raise would gather all their tracebacks."""
+    return from_code(error.code, str(error))

@@ -1,0 +1,68 @@
+"""What can go wrong on a client's side, beside what the overlay itself refuses.
+
+OverlayError                (overlay.errors: filters, refused operations, peers' mistakes)
+└── ClientError
+    ├── BadAddress          not an address "host:port"; also a ValueError
+    ├── BadName             not a name for a client; also a ValueError
+    ├── Unreachable         nobody there speaks our protocol; also a ConnectionError
+    ├── ConnectionLost      the broker has gone, and the session with it; also a ConnectionError
+    ├── ClientClosed        a call on a client that has been closed
+    ├── CallTimeout         no answer in time, the outcome is unknown; also a TimeoutError
+    └── TooManyRequests     more calls are waiting for their answers than a session keeps
+
+What the overlay refuses keeps the overlay's class: `NameTaken`, `NotAdvertised`, `NotHeld`,
+`Unauthorized`, `SlowReader`, `ProtocolError`, `FilterError`, `FrameTooLarge`.
+"""
+
+from __future__ import annotations
+
+from overlay.errors import OverlayError
+
+
+class ClientError(OverlayError):
+    """Base of what only a client runs into."""
+
+    code = "client"
+
+
+class BadAddress(ClientError, ValueError):
+    """Not an address of the form "host:port"."""
+
+    code = "bad-address"
+
+
+class BadName(ClientError, ValueError):
+    """Not a name that a client may have."""
+
+    code = "bad-name"
+
+
+class Unreachable(ClientError, ConnectionError):
+    """No broker could be reached at the address within the time allowed."""
+
+    code = "unreachable"
+
+
+class ConnectionLost(ClientError, ConnectionError):
+    """The broker has gone, and with it what the session had said to it."""
+
+    #: A broker that is being shut down says goodbye with this code.
+    code = "closing"
+
+
+class ClientClosed(ClientError):
+    """A call on a client that has been closed."""
+
+    code = "client-closed"
+
+
+class CallTimeout(ClientError, TimeoutError):
+    """No answer in time. What was asked may still happen, or may have happened."""
+
+    code = "call-timeout"
+
+
+class TooManyRequests(ClientError):
+    """More calls are waiting for their answers than a session keeps."""
+
+    code = "too-many-requests"
