@@ -12,23 +12,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import (
-    BOOLEANS,
-    ENDS,
-    GRID,
-    JUNK,
-    MODELS,
-    NUMBERS,
-    STRINGS,
-    Model,
-    filters,
-    intervals,
-    models,
-    names,
-    points,
-    strings,
-    values,
-)
 
 import overlay.filters
 from overlay.errors import FilterError
@@ -52,6 +35,23 @@ from overlay.filters import (
     lt,
     prefix,
     present,
+)
+from tests.overlay.strategies import (
+    BOOLEANS,
+    ENDS,
+    GRID,
+    JUNK,
+    MODELS,
+    NUMBERS,
+    STRINGS,
+    Model,
+    filters,
+    intervals,
+    models,
+    names,
+    points,
+    strings,
+    values,
 )
 
 #: The names that eval(repr(...)) may use.

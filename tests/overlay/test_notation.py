@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from strategies import filters, points
 
 from overlay.errors import FilterError
 from overlay.filters import (
@@ -31,6 +30,7 @@ from overlay.notation import (
     parse_filter,
     parse_publication,
 )
+from tests.overlay.strategies import filters, points
 
 # --- what it means --------------------------------------------------------------------------
 
