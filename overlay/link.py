@@ -191,10 +191,8 @@ class Link:
         assert not self.connected
         if not hello.incarnation:
             raise ProtocolError("the hello names no incarnation")
-        knows_us = hello.peer == self.incarnation
-        unused = not (self.handed_over or self._acked)
-        if hello.incarnation == self.peer and (knows_us or unused):
-            self._resume(hello.received if knows_us else 0)
+        if self.resumes(hello):
+            self._resume(hello.received if hello.peer == self.incarnation else 0)
             opening = Opening.RESUMED
         elif self.peer or self._forgotten:
             self._begin_life()
@@ -206,6 +204,11 @@ class Link:
         self.connected = True
         self._heard_at = self._spoke_at = now
         return opening
+
+    def resumes(self, hello: Hello) -> bool:
+        """Whether the hello is of the peer that this link belongs to, and it has not forgotten."""
+        unused = not (self.handed_over or self._acked)
+        return hello.incarnation == self.peer and (hello.peer == self.incarnation or unused)
 
     def _begin_life(self) -> None:
         """Count from zero, under a new name; but a hello that has been said stands: to a dialling

@@ -1,0 +1,643 @@
+"""The host of one broker core: it owns the links, lets messages in, and carries out effects.
+
+The way of a message: a connection (`tcp`) cuts what it reads into frames and gives them to
+`arrived`; the link counts them into its inbox; the host hands them over to the core as long as
+there is room behind it, and queues what the core sends on the links. At the end of the turn each
+link that was touched is written once, however many messages the turn had for it.
+
+When a message may go to the core, and why brokers cannot wait for each other in a circle, is
+explained in `flow`.
+
+Whose mistake it is decides what happens. A peer's (PeerError) costs that peer its link. One of
+ours crashes: the process ends with a traceback, and its neighbours carry on.
+
+This module knows no sockets and no bytes but frames; time comes from Twisted's clock interface.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.logger import Logger
+
+from overlay.broker import NAME_PATTERN, Broker
+from overlay.codec import decode
+from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.errors import (
+    NameTaken,
+    OverlayError,
+    PeerError,
+    ProtocolError,
+    SlowReader,
+    Unauthorized,
+)
+from overlay.flow import Flow
+from overlay.frames import PREFIX_SIZE, FrameTooLarge, pack
+from overlay.link import (
+    ACK_DELAY_S,
+    HEARTBEAT_S,
+    IDLE_S,
+    OUTBOX_BYTES,
+    OUTBOX_MESSAGES,
+    Link,
+    Opening,
+)
+from overlay.messages import (
+    PROTOCOL_VERSION,
+    AnyMessage,
+    BrokerName,
+    ClientName,
+    Done,
+    Goodbye,
+    Hello,
+    Hop,
+    Inspect,
+    Message,
+    Report,
+    client_hop,
+)
+from overlay.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
+from overlay.trace import Record
+
+#: How long a client that lost its connection keeps its entries and its queue: enough for a broken
+#: connection or a changed network, short enough that the dead don't attract events for long.
+CLIENT_GRACE_S = 10.0
+
+#: What is kept for a neighbour that is down; beyond it, sending it our state anew is less work.
+NEIGHBOUR_OUTBOX_MESSAGES = 1_000_000
+NEIGHBOUR_OUTBOX_BYTES = 128 << 20
+
+#: Messages that one peer may hand over before links are written and congestion is looked at.
+QUANTUM = 256
+
+#: How often links are looked at for silence; well under HEARTBEAT_S.
+TICK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can differ between brokers; the defaults are right outside of tests."""
+
+    #: What a hello must carry; every broker and client of an overlay has the same.
+    secret: str = ""
+    client_grace_s: float = CLIENT_GRACE_S
+    client_delay_s: float = 0.0
+    client_outbox_messages: int = OUTBOX_MESSAGES
+    client_outbox_bytes: int = OUTBOX_BYTES
+    neighbour_outbox_messages: int = NEIGHBOUR_OUTBOX_MESSAGES
+    neighbour_outbox_bytes: int = NEIGHBOUR_OUTBOX_BYTES
+    heartbeat_s: float = HEARTBEAT_S
+    idle_s: float = IDLE_S
+
+
+class Host:
+    """One broker with its links.
+
+    `tcp` brings connections (`accept`, `answered`), what arrives on them (`arrived`) and their
+    end (`lost`). `crash` is called when the core fails; the process must then end.
+    """
+
+    def __init__(
+        self,
+        core: Broker,
+        neighbours: Mapping[BrokerName, float],
+        clock: Clock,
+        crash: Callable[[], None],
+        *,
+        settings: Settings | None = None,
+        record: Callable[[Record], None] | None = None,
+    ) -> None:
+        self.name = core.name
+        self.settings = settings or Settings()
+        self.crash = crash
+        self._core = core
+        self._clock = clock
+        self._record = record
+        # Wall time that never jumps back: traces of several machines can be laid side by side, and
+        # the core can measure with it.
+        self._epoch = time.time() - time.monotonic()
+        self._started_at = self.now()
+        self._log = Logger(namespace="overlay.host")
+        self._incarnations = 0
+        self._process = secrets.token_hex(6)
+        self._operators = 0
+        self.neighbours = {
+            name: Neighbour(name, self._neighbour_link(), delay_s)
+            for name, delay_s in neighbours.items()
+        }
+        self._peers: dict[Hop, Peer] = {peer.hop: peer for peer in self.neighbours.values()}
+        #: Peers to look after at the end of the turn, each once.
+        self._dirty: list[Peer] = []
+        self._flow = Flow()
+        #: Clients that the core has not been told of: it must not be called while effects are
+        #: being carried out, or their order would be broken.
+        self._departed: deque[ClientName] = deque()
+        self._timers: dict[str, Timer] = {}
+        self._unacknowledged: dict[Peer, None] = {}
+        self._acknowledging = False
+        self._messages_in = 0
+        self._messages_out = 0
+        self._were_up = False
+
+    def _incarnation(self) -> str:
+        self._incarnations += 1
+        return f"{self._process}-{self._incarnations}"
+
+    def _neighbour_link(self) -> Link:
+        return Link(
+            self._incarnation(),
+            outbox_messages=self.settings.neighbour_outbox_messages,
+            outbox_bytes=self.settings.neighbour_outbox_bytes,
+            heartbeat_s=self.settings.heartbeat_s,
+            idle_s=self.settings.idle_s,
+        )
+
+    def _client_link(self) -> Link:
+        return Link(
+            self._incarnation(),
+            outbox_messages=self.settings.client_outbox_messages,
+            outbox_bytes=self.settings.client_outbox_bytes,
+            heartbeat_s=self.settings.heartbeat_s,
+            idle_s=self.settings.idle_s,
+        )
+
+    def now(self) -> float:
+        return time.monotonic() + self._epoch
+
+    def start(self) -> None:
+        """Begin to look after the links."""
+        self._clock.callLater(TICK_S, self._guarded, self._tick)
+
+    # Connections come.
+
+    def dials(self, name: BrokerName) -> bool:
+        """Whether it is for us to dial: of two neighbours the one whose name sorts first does."""
+        return self.name < name
+
+    def call(self, wire: Wire, neighbour: Neighbour) -> None:
+        """A neighbour has been dialled: say hello."""
+        neighbour.calling = wire
+        neighbour.refusals += 1
+        wire.write(pack(neighbour.link.hello("broker", self.name, self.settings.secret)))
+
+    def accept(self, wire: Wire, hello: Hello) -> Peer:
+        """Somebody has connected and said hello: answer it.
+
+        Raises OverlayError if they may not; nothing has changed then.
+        """
+        self._check(hello)
+        peer: Peer
+        if hello.role == "broker":
+            peer, secret = self._caller(hello), self.settings.secret
+        else:
+            peer, secret = self._client(hello) if hello.role == "client" else self._operator(), ""
+        self._detach(peer)
+        opening, lost = self._open(peer, wire, hello)
+        wire.write(pack(peer.link.hello("broker", self.name, secret)))
+        if isinstance(peer, Neighbour):
+            self._linked(peer, opening, lost)
+        else:
+            self._peers[peer.hop] = peer
+            self._log.info("peer connected", hop=peer.hop, opening=opening.value)
+            self._touch(peer)
+            self._end_turn(self.now())
+        return peer
+
+    def answered(self, wire: Wire, neighbour: Neighbour, hello: Hello) -> None:
+        """The neighbour that was dialled has answered.
+
+        Raises OverlayError if it is not the one.
+        """
+        self._check(hello)
+        if hello.role != "broker" or hello.name != neighbour.name:
+            raise ProtocolError(
+                f"dialled broker {neighbour.name!r} and got {hello.role} {hello.name!r}"
+            )
+        # A neighbour can be given up while the answer is out; then this connection is aborted.
+        assert neighbour.calling is wire
+        neighbour.calling = None
+        neighbour.refusals = 0
+        opening, lost = self._open(neighbour, wire, hello)
+        self._linked(neighbour, opening, lost)
+
+    def _check(self, hello: Hello) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"{self.name} speaks version {PROTOCOL_VERSION} of the protocol, "
+                f"not {hello.version}"
+            )
+        if not hmac.compare_digest(hello.secret.encode(), self.settings.secret.encode()):
+            raise Unauthorized(f"the secret is not the one of {self.name}'s overlay")
+        if not NAME_PATTERN.fullmatch(hello.name):
+            raise ProtocolError(f"{hello.name[:80]!r} is no name")
+        if not hello.incarnation:
+            raise ProtocolError("the hello names no incarnation")
+
+    def _caller(self, hello: Hello) -> Neighbour:
+        neighbour = self.neighbours.get(BrokerName(hello.name))
+        if neighbour is None:
+            raise ProtocolError(f"{hello.name} is no neighbour of {self.name}")
+        if self.dials(neighbour.name):
+            raise ProtocolError(f"{self.name} dials {hello.name}, not the other way round")
+        return neighbour
+
+    def _client(self, hello: Hello) -> Client:
+        """The client that this hello resumes, or a new one."""
+        name = ClientName(hello.name)
+        known = self._peers.get(client_hop(name))
+        if isinstance(known, Client):
+            if known.link.resumes(hello):
+                return known
+            if known.wire is not None or known.leaving:
+                raise NameTaken(f"a client named {name!r} is connected already")
+            self._log.info("client replaced by a newcomer", client=name)
+            self._depart(known)
+            self._end_turn(self.now())
+        return Client(name, self._client_link(), self.settings.client_delay_s)
+
+    def _operator(self) -> Operator:
+        self._operators += 1
+        return Operator(Hop(f"?{self._operators}"), self._client_link())
+
+    def _open(self, peer: Peer, wire: Wire, hello: Hello) -> tuple[Opening, int]:
+        """Connect the link; answers what that means, and how many messages it cost."""
+        pending = peer.link.pending + peer.link.given_up
+        try:
+            opening = peer.link.open(hello, self.now())
+        except ProtocolError:
+            self._end_link(peer)
+            raise
+        peer.wire = wire
+        if isinstance(peer, Client) and peer.grace is not None:
+            peer.grace.cancel()
+            peer.grace = None
+        return opening, pending if opening is Opening.RESET else 0
+
+    def _linked(self, neighbour: Neighbour, opening: Opening, lost: int) -> None:
+        self._log.info("link up", neighbour=neighbour.name, opening=opening.value)
+        now = self.now()
+        if opening is Opening.RESET:
+            if lost:
+                self._log.error("messages given up", neighbour=neighbour.name, messages=lost)
+            self._carry_out(self._core.link_reset(neighbour.name, now))
+        self._touch(neighbour)
+        self._end_turn(now)
+        if not self._were_up and all(peer.link.connected for peer in self.neighbours.values()):
+            self._were_up = True
+            self._log.info("all links up")
+
+    # Connections go.
+
+    def _detach(self, peer: Peer) -> None:
+        """Leave the connection that the peer has, if any, or that is being made to it."""
+        if isinstance(peer, Neighbour) and peer.calling is not None:
+            peer.calling.abort()
+            peer.calling = None
+        if peer.wire is not None:
+            peer.wire.abort()
+            peer.wire = None
+        peer.link.cut()
+
+    def lost(self, wire: Wire, peer: Peer) -> None:
+        """A connection has ended, whoever ended it, perhaps before `answered`."""
+        if isinstance(peer, Neighbour) and peer.calling is wire:
+            peer.calling = None
+            peer.link.cut()
+            return
+        if peer.wire is not wire:
+            return  # It has been replaced, or we have closed it.
+        peer.wire = None
+        peer.link.cut()
+        if isinstance(peer, Neighbour):
+            self._log.warn("link down", neighbour=peer.name, unacked=len(peer.link.unacked))
+        elif isinstance(peer, Operator):
+            self._peers.pop(peer.hop, None)
+        elif isinstance(peer, Client) and not peer.leaving:
+            self._log.info("client lost its connection", client=peer.name)
+            peer.grace = self._clock.callLater(
+                self.settings.client_grace_s, self._guarded, self._grace_over, peer
+            )
+        self._touch(peer)
+        self._end_turn(self.now())
+
+    def _grace_over(self, client: Client) -> None:
+        client.grace = None
+        self._log.info("client did not come back", client=client.name)
+        self._depart(client)
+        self._end_turn(self.now())
+
+    def expel(self, peer: Peer, error: OverlayError) -> None:
+        """Close on a peer that broke the rules; for a client it is the end, a neighbour may come
+        back and begin anew."""
+        self._expel(peer, error)
+        self._end_turn(self.now())
+
+    def _expel(self, peer: Peer, error: OverlayError) -> None:
+        self._log.error("peer expelled", hop=peer.hop, code=error.code, reason=str(error))
+        self._close(peer, Goodbye(error.code, str(error)))
+
+    def _close(self, peer: Peer, goodbye: Goodbye) -> None:
+        """End a link for good, with a word, after what is queued for it."""
+        if peer.wire is not None:
+            frames = peer.link.take(self.now())
+            if frames:
+                peer.wire.write(b"".join(frames))
+            peer.wire.close(goodbye)
+            peer.wire = None
+        self._end_link(peer)
+
+    def _end_link(self, peer: Peer) -> None:
+        """Forget a peer, or that we knew it, now that its connection has been seen to."""
+        self._detach(peer)
+        if isinstance(peer, Client):
+            self._depart(peer)
+        elif isinstance(peer, Neighbour):
+            self._give_up(peer)
+        else:
+            self._peers.pop(peer.hop, None)
+            peer.link.inbox.clear()
+
+    def _depart(self, client: Client) -> None:
+        """A client is gone: forget it here, and tell the core as soon as it can be told."""
+        if client.grace is not None:
+            client.grace.cancel()
+            client.grace = None
+        self._flow.waiting.pop(client, None)
+        self._unacknowledged.pop(client, None)
+        client.link.inbox.clear()
+        if self._peers.pop(client.hop, None) is None:
+            return
+        self._departed.append(client.name)
+        self._log.info("client left", client=client.name, undelivered=client.link.pending)
+
+    def _give_up(self, neighbour: Neighbour) -> None:
+        """Begin anew with a neighbour, when it comes back."""
+        self._flow.waiting.pop(neighbour, None)
+        lost = neighbour.link.forget()
+        if lost:
+            self._log.error("messages given up", neighbour=neighbour.name, messages=lost)
+        self._touch(neighbour)
+
+    # Messages come.
+
+    def arrived(self, peer: Peer, frames: Iterable[bytes]) -> None:
+        """Frames have come in on the peer's connection.
+
+        Raises PeerError if they break the rules; then `expel`.
+        """
+        receive = peer.link.receive
+        for frame in frames:
+            goodbye = receive(decode(frame[PREFIX_SIZE:]), frame)
+            if goodbye is not None:
+                self._parting(peer, goodbye)
+                break
+        now = self.now()
+        # For what an acknowledgement that came has made room for.
+        self._touch(peer)
+        self._take_from(peer, now)
+        self._end_turn(now)
+
+    def _parting(self, peer: Peer, goodbye: Goodbye) -> None:
+        """The peer has said goodbye. A client goes for good, after what it said before."""
+        if goodbye.code:
+            self._log.warn(
+                "peer closed on us", hop=peer.hop, code=goodbye.code, reason=goodbye.reason
+            )
+        if not isinstance(peer, Neighbour):
+            peer.leaving = True
+        elif peer.wire is not None:
+            peer.wire.abort()
+
+    def _take_from(self, peer: Peer, now: float) -> None:
+        """Hand over what has come from a peer, as long as there is room behind us."""
+        if isinstance(peer, Operator):
+            self._answer(peer, now)
+        elif not self._hand_over(peer, now):
+            self._flow.waiting[peer] = None
+            return
+        if peer.leaving:
+            self._close(peer, Goodbye())
+
+    def _hand_over(self, peer: Peer, now: float) -> bool:
+        """Give the core what has come from a peer; False if the rest has to wait."""
+        link, hop = peer.link, peer.hop
+        inbox, hand_over = link.inbox, link.hand_over
+        admits, receive = self._flow.admits, self._core.receive
+        while inbox:
+            if not admits(peer):
+                return False
+            budget = QUANTUM
+            while inbox and budget:
+                budget -= 1
+                message, frame = hand_over()
+                try:
+                    effects = receive(hop, message, now)
+                except PeerError as error:
+                    self._expel(peer, error)
+                    return True
+                if effects:
+                    self._carry_out(effects, message, frame)
+            self._messages_in += QUANTUM - budget
+            self._touch(peer)  # For the acknowledgement.
+            self._flush(now)
+        return True
+
+    def _answer(self, operator: Operator, now: float) -> None:
+        while operator.link.inbox:
+            message, _ = operator.link.hand_over()
+            if not isinstance(message, Inspect):
+                raise ProtocolError("an operator may inspect, and nothing else")
+            if message.what == "status":
+                report = Report(message.req, self.status())
+                self._carry_out([Send((operator.hop,), report)])
+            else:
+                self._carry_out(self._core.receive(operator.hop, message, now))
+
+    # Effects.
+
+    def _carry_out(
+        self, effects: list[Effect], message: AnyMessage | None = None, frame: bytes = b""
+    ) -> None:
+        """Carry out effects in their order; `message` came in as `frame`, and can go out as it."""
+        peers, dirty = self._peers, self._dirty
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                sent = effect.message  # type: ignore[union-attr]
+                data = frame if sent is message else _pack(sent)
+                for hop in effect.hops:  # type: ignore[union-attr]
+                    peer = peers.get(hop)
+                    if peer is None:
+                        # A client or operator that has gone; the core is about to hear of it.
+                        assert hop not in self.neighbours
+                        continue
+                    peer.link.send(data)
+                    self._messages_out += 1
+                    if not peer.dirty:
+                        peer.dirty = True
+                        dirty.append(peer)
+            elif kind is Record:
+                if self._record is not None:
+                    self._record(effect)  # type: ignore[arg-type]
+            elif isinstance(effect, Close):
+                peer = peers.get(effect.hop)
+                if peer is not None:
+                    self._close(peer, Goodbye(effect.code, effect.reason))
+            elif isinstance(effect, SetTimer):
+                self._cancel(effect.key)
+                self._timers[effect.key] = self._clock.callLater(
+                    effect.delay_s, self._guarded, self._wake, effect.key
+                )
+            else:
+                assert isinstance(effect, CancelTimer), effect
+                self._cancel(effect.key)
+
+    def _cancel(self, key: str) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _wake(self, key: str) -> None:
+        del self._timers[key]
+        now = self.now()
+        self._carry_out(self._core.wake(key, now))
+        self._end_turn(now)
+
+    # The end of a turn.
+
+    def _touch(self, peer: Peer) -> None:
+        if not peer.dirty:
+            peer.dirty = True
+            self._dirty.append(peer)
+
+    def _end_turn(self, now: float) -> None:
+        """Leave nothing behind: tell the core who has gone, write, and let in what waited."""
+        while True:
+            while self._departed:
+                self._carry_out(self._core.client_left(self._departed.popleft(), now))
+            self._flush(now)
+            if self._departed:
+                continue
+            peer = self._flow.next()
+            if peer is None:
+                break
+            self._take_from(peer, now)
+        if self._unacknowledged and not self._acknowledging:
+            self._acknowledging = True
+            self._clock.callLater(ACK_DELAY_S, self._guarded, self._acknowledge)
+
+    def _flush(self, now: float) -> None:
+        """Write each link that was touched once, and see whether its queue has grown too long."""
+        while self._dirty:
+            peer = self._dirty.pop()
+            peer.dirty = False
+            link = peer.link
+            if peer.wire is not None:
+                frames = link.take(now)
+                if frames:
+                    peer.wire.write(b"".join(frames))
+                if link.ack_waits:
+                    self._unacknowledged[peer] = None
+            if link.outbox and link.full and peer.hop in self._peers:
+                self._overflow(peer)
+            if isinstance(peer, Neighbour):
+                self._flow.gauge(peer)
+
+    def _overflow(self, peer: Peer) -> None:
+        """A queue has reached its limit: the peer reads too slowly, or has been down too long."""
+        waiting, size = len(peer.link.outbox), peer.link.backlog_bytes
+        reason = f"{waiting} messages ({size} bytes) wait for {peer.hop}, which does not read them"
+        if isinstance(peer, Neighbour):
+            self._log.error("neighbour too far behind", neighbour=peer.name, reason=reason)
+            self._end_link(peer)
+        else:
+            self._log.error("slow reader cut off", hop=peer.hop, reason=reason)
+            self._close(peer, Goodbye(SlowReader.code, reason))
+
+    # Time passes.
+
+    def _guarded(self, step: Callable[..., None], *args: Any) -> None:
+        """Run what a timer asked for; an error in it is ours."""
+        try:
+            step(*args)
+        except Exception:
+            self.crash()
+
+    def _acknowledge(self) -> None:
+        self._acknowledging = False
+        waiting, self._unacknowledged = self._unacknowledged, {}
+        now = self.now()
+        for peer in waiting:
+            self._write_idle(peer, now)
+
+    def _tick(self) -> None:
+        self._clock.callLater(TICK_S, self._guarded, self._tick)
+        now = self.now()
+        for peer in list(self._peers.values()):
+            if peer.link.silent(now) and peer.wire is not None:
+                self._log.warn("connection silent, taken for dead", hop=peer.hop)
+                peer.wire.abort()
+            else:
+                self._write_idle(peer, now)
+
+    def _write_idle(self, peer: Peer, now: float) -> None:
+        if peer.wire is not None:
+            frames = peer.link.take(now, idle=True)
+            if frames:
+                peer.wire.write(b"".join(frames))
+
+    def stop(self) -> None:
+        """Say goodbye to the clients and close the rest; nothing is taken in any more."""
+        for peer in list(self._peers.values()):
+            wire, peer.wire = peer.wire, None
+            if wire is not None:
+                code = "" if isinstance(peer, Neighbour) else "closing"
+                wire.close(Goodbye(code, f"broker {self.name} is shutting down" if code else ""))
+
+    # For operators.
+
+    def status(self) -> dict[str, Any]:
+        """How the broker is, as JSON-like data."""
+        return {
+            "broker": self.name,
+            "pid": os.getpid(),
+            "uptime_s": round(self.now() - self._started_at, 3),
+            "links": [
+                {
+                    "neighbour": peer.name,
+                    "up": peer.link.connected,
+                    "unacked": len(peer.link.unacked),
+                    "outbox": len(peer.link.outbox),
+                    "congested": peer in self._flow.congested,
+                }
+                for peer in self.neighbours.values()
+            ],
+            "clients": [
+                {
+                    "client": peer.name,
+                    "up": peer.link.connected,
+                    "unacked": len(peer.link.unacked),
+                    "outbox": len(peer.link.outbox),
+                }
+                for peer in self._peers.values()
+                if isinstance(peer, Client)
+            ],
+            "messages_in": self._messages_in,
+            "messages_out": self._messages_out,
+        }
+
+
+def _pack(message: Message) -> bytes:
+    try:
+        return pack(message)
+    except FrameTooLarge as error:
+        if isinstance(message, Report):
+            return pack(Done(message.req, error.code, str(error)))
+        raise

@@ -1,0 +1,386 @@
+"""TCP under the host, by Twisted: connections, who dials whom, delays.
+
+A connection cuts what it reads into frames (`frames`) and passes them on; a turn's output for it is
+one write. It sees to its own first seconds (a hello must come in time, and be acceptable), and to
+its last: an error frame is written, our half is closed, and what the peer still sends is read and
+thrown away until it closes too or LINGER_S are over. Closing with unread data would reset the
+connection and could take the error frame with it.
+
+Of two neighbours the one whose name sorts first dials, and keeps dialling, so that brokers may
+start in any order.
+
+It knows neither links nor messages, but for the hello and the goodbye.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.application.internet import ClientService
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from overlay.codec import decode
+from overlay.errors import OverlayError, PeerError, ProtocolError
+from overlay.frames import PREFIX_SIZE, Splitter, pack
+from overlay.host import Host
+from overlay.link import WINDOW_BYTES
+from overlay.messages import BrokerName, Goodbye, Hello
+from overlay.peers import Client, Clock, Neighbour, Peer, Timer
+
+#: A connection that has not said hello by then is not one of ours, or is stuck.
+HELLO_TIMEOUT_S = 5.0
+
+#: How long a closed peer may take to read its goodbye.
+LINGER_S = 2.0
+
+#: How long a dialled host may take to answer the first packet.
+DIAL_TIMEOUT_S = 5.0
+
+#: Waits between two attempts to reach a neighbour: quick at first, because a broken connection
+#: holds up the overlay, and never long, because neighbours start in any order.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+RETRY_FACTOR = 1.5
+
+#: What may be on its way through an emulated delay: the window, and as much for acknowledgements.
+DELAYED_BYTES = 2 * WINDOW_BYTES
+
+#: How often a port that stops looks whether its connections have ended.
+STOPPING_POLL_S = 0.02
+
+#: Connections that the kernel may hold for us between two turns.
+BACKLOG = 512
+
+
+class DelayLine:
+    """Gives on what is put in, in order, `delay_s` later."""
+
+    __slots__ = ("_call", "_clock", "_delay_s", "_held", "_line", "_out")
+
+    def __init__(self, clock: Clock, delay_s: float, out: Callable[[bytes], None]) -> None:
+        self._clock = clock
+        self._delay_s = delay_s
+        self._out = out
+        self._line: deque[tuple[float, bytes]] = deque()
+        self._held = 0
+        self._call: Timer | None = None
+
+    def put(self, data: bytes) -> None:
+        """Raises ProtocolError if the line is over-full: somebody ignores the window."""
+        self._held += len(data)
+        if self._held > DELAYED_BYTES:
+            raise ProtocolError("the peer sends without waiting for acknowledgements")
+        self._line.append((self._clock.seconds() + self._delay_s, data))
+        if self._call is None:
+            self._call = self._clock.callLater(self._delay_s, self._due)
+
+    def _due(self) -> None:
+        self._call = None
+        now = self._clock.seconds()
+        # A timer that comes a moment early must not wait for another turn with nothing to do.
+        while self._line and self._line[0][0] <= now + 1e-4:
+            data = self._line.popleft()[1]
+            self._held -= len(data)
+            self._out(data)
+        if self._line:
+            self._call = self._clock.callLater(self._line[0][0] - now, self._due)
+
+    def end(self, *, give_on: bool) -> None:
+        """Stop, giving on at once what is inside, or dropping it."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        line, self._line = self._line, deque()
+        self._held = 0
+        if give_on:
+            for _, data in line:
+                self._out(data)
+
+
+class Connection(Protocol):
+    """One TCP connection of a broker; a `peers.Wire`.
+
+    It is in its hello until `_peer` is known, then open until `_closing`. While it lasts it is in
+    `connections`.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        clock: Clock,
+        connections: dict[Connection, None],
+        dialled: Neighbour | None = None,
+    ) -> None:
+        self._host = host
+        self._connections = connections
+        self._clock = clock
+        self._dialled = dialled
+        self._peer: Peer | None = None
+        self._closing = False
+        self._splitter = Splitter()
+        self._timeout: Timer | None = None
+        self._delayed_in: DelayLine | None = None
+        self._delayed_out: DelayLine | None = None
+        self._log = Logger(namespace="overlay.tcp")
+
+    # What Twisted calls.
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        transport.setTcpNoDelay(True)
+        self._connections[self] = None
+        self._timeout = self._clock.callLater(HELLO_TIMEOUT_S, self._no_hello)
+        if self._dialled is not None:
+            self._guard(self._host.call, self, self._dialled)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._closing:
+            return
+        peer = self._peer
+        if peer is None:
+            self._guard(self._begin, data)
+            return
+        peer.link.heard(self._host.now())
+        if self._delayed_in is None:
+            self._guard(self._arrived, data)
+        else:
+            self._guard(self._delayed_in.put, data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._closing = True
+        self._connections.pop(self, None)
+        self._cancel_timeout()
+        self._end_delays(give_on=False)
+        peer = self._peer or self._dialled
+        if peer is not None:
+            self._guard(self._host.lost, self, peer)
+
+    # What arrives.
+
+    def _guard(self, step: Callable[..., None], *args: Any) -> None:
+        """Run a step; the peer's mistake costs it the connection, ours ends the process."""
+        try:
+            step(*args)
+        except OverlayError as error:
+            if self._peer is not None and isinstance(error, PeerError):
+                self._host.expel(self._peer, error)
+            else:
+                self._refuse(error)
+        except Exception:
+            self._host.crash()
+
+    def _begin(self, data: bytes) -> None:
+        """Take the first frame, which has to be a hello, and what came along with it."""
+        frames = self._splitter.feed(data)
+        if not frames:
+            return
+        hello = decode(frames[0][PREFIX_SIZE:])
+        if isinstance(hello, Goodbye) and self._dialled is not None:
+            self._log.error(
+                "refused by neighbour",
+                neighbour=self._dialled.name,
+                code=hello.code,
+                reason=hello.reason,
+            )
+            self.abort()
+            return
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"the first frame is a {type(hello).__name__}, not a hello")
+        self._cancel_timeout()
+        if self._dialled is not None:
+            self._host.answered(self, self._dialled, hello)
+            self._peer = self._dialled
+        else:
+            self._peer = self._host.accept(self, hello)
+        self._begin_delays(self._peer)
+        if len(frames) > 1 and not self._closing:
+            self._host.arrived(self._peer, frames[1:])
+
+    def _arrived(self, data: bytes) -> None:
+        assert self._peer is not None
+        if not self._closing:
+            self._host.arrived(self._peer, self._splitter.feed(data))
+
+    def _no_hello(self) -> None:
+        self._timeout = None
+        self._refuse(ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s"))
+
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    def _refuse(self, error: OverlayError) -> None:
+        """End a connection that never became a peer's."""
+        transport: Any = self.transport
+        self._log.warn(
+            "connection refused",
+            address=_readable(transport.getPeer()),
+            code=error.code,
+            reason=str(error),
+        )
+        self.close(Goodbye(error.code, str(error)))
+
+    # What goes out: `peers.Wire`.
+
+    def write(self, data: bytes) -> None:
+        if self._delayed_out is None:
+            self._write(data)
+        else:
+            self._delayed_out.put(data)
+
+    def _write(self, data: bytes) -> None:
+        transport: Any = self.transport
+        transport.write(data)
+
+    def close(self, goodbye: Goodbye) -> None:
+        if self._closing:
+            return
+        self._end_delays(give_on=True)
+        self._closing = True
+        self._cancel_timeout()
+        self._write(pack(goodbye))
+        transport: Any = self.transport
+        transport.loseWriteConnection()
+        self._timeout = self._clock.callLater(LINGER_S, self._lingered)
+
+    def _lingered(self) -> None:
+        self._timeout = None
+        self.abort()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._end_delays(give_on=False)
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    # Emulated delays.
+
+    def _begin_delays(self, peer: Peer) -> None:
+        """From the hello on, what we write is late, and what a client writes as well, so that it
+        need not know; a neighbour delays on its own side."""
+        if peer.delay_s:
+            self._delayed_out = DelayLine(self._clock, peer.delay_s, self._write)
+            if isinstance(peer, Client):
+                self._delayed_in = DelayLine(self._clock, peer.delay_s, self._delayed_arrival)
+
+    def _delayed_arrival(self, data: bytes) -> None:
+        self._guard(self._arrived, data)
+
+    def _end_delays(self, *, give_on: bool) -> None:
+        if self._delayed_in is not None:
+            self._delayed_in.end(give_on=False)
+            self._delayed_in = None
+        if self._delayed_out is not None:
+            self._delayed_out.end(give_on=give_on)
+            self._delayed_out = None
+
+
+class _Connecting(Factory):
+    """Makes connections, accepted or dialled."""
+
+    noisy = False
+
+    def __init__(self, tcp: Tcp, dialled: Neighbour | None = None) -> None:
+        self._tcp = tcp
+        self._dialled = dialled
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
+        tcp = self._tcp
+        return Connection(tcp.host, tcp.reactor, tcp.connections, self._dialled)
+
+
+class Tcp:
+    """A host's listening port and the neighbours that it dials.
+
+    `listen` first, then `dial`; `stop` ends both and answers when it has.
+    """
+
+    def __init__(self, host: Host, reactor: Any) -> None:
+        self.host = host
+        self.reactor = reactor
+        #: Those that are open, oldest first.
+        self.connections: dict[Connection, None] = {}
+        self._port: Any = None
+        self._dialling: list[ClientService] = []
+
+    def listen(self, interface: str, port: int) -> int:
+        """Listen at an IP address or a name that has one; answers the port.
+
+        Raises OSError for a name without an address, CannotListenError for a busy port.
+        """
+        address = socket.getaddrinfo(interface, port, type=socket.SOCK_STREAM)[0][4][0]
+        listening = self.reactor.listenTCP(
+            port, _Connecting(self), backlog=BACKLOG, interface=address
+        )
+        self._port = listening
+        return int(listening.getHost().port)
+
+    def dial(self, addresses: Mapping[BrokerName, tuple[str, int]]) -> None:
+        """Connect to those neighbours that are ours to dial, and go on doing so."""
+        for name, (address, port) in addresses.items():
+            if self.host.dials(name):
+                neighbour = self.host.neighbours[name]
+                # Any: zope's interfaces mean nothing to mypy.
+                endpoint: Any = HostnameEndpoint(
+                    self.reactor, address.encode(), port, timeout=DIAL_TIMEOUT_S
+                )
+                connecting: Any = _Connecting(self, neighbour)
+                service = ClientService(
+                    endpoint,
+                    connecting,
+                    retryPolicy=_patience(neighbour),
+                    clock=self.reactor,
+                )
+                service.startService()
+                self._dialling.append(service)
+
+    def stop(self, patience_s: float) -> Deferred[None]:
+        """Take no more connections and make none; the open ones say goodbye.
+
+        Answers when they have ended, or have been ended after `patience_s`.
+        """
+        if self._port is not None:
+            self._port.stopListening()
+        self.host.stop()
+        for service in self._dialling:
+            service.stopService()
+        for connection in self.connections:
+            connection.close(Goodbye())
+        stopped: Deferred[None] = Deferred()
+        deadline = self.reactor.seconds() + patience_s
+        self._await_end(stopped, deadline)
+        return stopped
+
+    def _await_end(self, stopped: Deferred[None], deadline: float) -> None:
+        if self.connections and self.reactor.seconds() < deadline:
+            self.reactor.callLater(STOPPING_POLL_S, self._await_end, stopped, deadline)
+            return
+        for connection in list(self.connections):
+            connection.abort()
+        stopped.callback(None)
+
+
+def _patience(neighbour: Neighbour) -> Callable[[int], float]:
+    """How long to wait before attempt n; one that connects and is refused counts as failed too."""
+
+    def wait_s(attempt: int) -> float:
+        exponent = min(max(attempt, neighbour.refusals) - 1, 100)
+        return float(min(RETRY_FIRST_S * RETRY_FACTOR**exponent, RETRY_MAX_S))
+
+    return wait_s
+
+
+def _readable(address: object) -> str:
+    if isinstance(address, IPv4Address | IPv6Address):
+        return f"{address.host}:{address.port}"
+    return str(address)

@@ -1,0 +1,158 @@
+"""One broker of a topology as an operating system process.
+
+It puts the pieces together, core, host, TCP, logs and trace, and runs Twisted's reactor until a
+signal or a crash. Everything that can be wrong with what a person has asked for is found before the
+reactor runs, and is a `StartError` of one line.
+
+SIGTERM and SIGINT end it: clients get their goodbye, and the answer is 0. An error in the core ends
+it at once with 1: a broker whose tables may be wrong must not go on routing. Its neighbours keep
+what is meant for it, and clients see their connection break.
+
+It must not know where other brokers run; the topology says where they listen.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from twisted.internet.error import CannotListenError
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from overlay import logs, trace
+from overlay.broker import Broker
+from overlay.host import Host, Settings
+from overlay.messages import BrokerName
+from overlay.tcp import Tcp
+from overlay.trace import Record
+from topologies import Topology
+
+#: A process that is killed loses at most so much of its trace.
+TRACE_FLUSH_S = 1.0
+TRACE_BUFFER_BYTES = 1 << 20
+
+#: How long a process that was asked to end waits for its peers to hang up.
+SHUTDOWN_S = 1.0
+
+CRASHED = 1
+
+
+class StartError(Exception):
+    """What was asked for cannot be started; the message says why, in a line."""
+
+
+def run_broker(
+    topology: Topology,
+    name: str,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    settings: Settings | None = None,
+    trace_file: Path | None = None,
+    run: str = "",
+    log_file: Path | None = None,
+    log_level: str = "info",
+    ready_fd: int | None = None,
+    make_core: Callable[..., Broker] = Broker,
+) -> int:
+    """Run the broker until it is told to end; answers the exit code.
+
+    `host` and `port` say where to listen, if not where the topology says. When it listens, the
+    port is written to `ready_fd` as a line. `run` names the run in trace records.
+
+    Raises StartError, and TopologyError if the topology has no such broker.
+    """
+    # Imported late: the import installs the reactor, once a process.
+    from twisted.internet import reactor
+
+    spec = topology.broker(name)
+    neighbours = {BrokerName(other): topology.broker(other) for other in topology.neighbours(name)}
+    for other in neighbours.values():
+        if not other.port:
+            raise StartError(f"{name}: the topology has no port for its neighbour {other.name}")
+    settings = replace(settings or Settings(), client_delay_s=topology.client_delay_ms / 1000)
+
+    with ExitStack() as files:
+        record = _tracer(files, trace_file, run)
+        logs.begin(name, _log_file(files, log_file), log_level)
+        log = Logger(namespace="padres_tx.broker_process")
+
+        def crash() -> None:
+            log.failure("the broker has crashed")
+            files.close()
+            os._exit(CRASHED)
+
+        broker = make_core(BrokerName(name), list(neighbours), trace=record is not None)
+        delays_s = {other: topology.edge(name, other).delay_ms / 1000 for other in neighbours}
+        the_host = Host(broker, delays_s, _any(reactor), crash, settings=settings, record=record)
+        tcp = Tcp(the_host, reactor)
+        where = host or spec.host, spec.port if port is None else port
+        try:
+            listening = tcp.listen(*where)
+        except (OSError, CannotListenError) as error:
+            reason = getattr(error, "socketError", error)
+            raise StartError(f"{name}: cannot listen at {where[0]}:{where[1]}: {reason}") from None
+        log.info("listening", host=where[0], port=listening, pid=os.getpid())
+        the_host.start()
+        tcp.dial({other: (there.host, there.port) for other, there in neighbours.items()})
+        if ready_fd is not None:
+            _say_ready(ready_fd, listening)
+
+        def stop() -> Any:
+            log.info("stopping")
+            return tcp.stop(SHUTDOWN_S)
+
+        _any(reactor).addSystemEventTrigger("before", "shutdown", stop)
+        # What has been imported is there for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        _any(reactor).run()
+        log.info("stopped")
+    return 0
+
+
+def _any(value: Any) -> Any:
+    """The reactor is a module to mypy."""
+    return value
+
+
+def _tracer(files: ExitStack, path: Path | None, run: str) -> Callable[[Record], None] | None:
+    if path is None:
+        return None
+    try:
+        file = files.enter_context(path.open("ab", buffering=TRACE_BUFFER_BYTES))
+    except OSError as error:
+        raise StartError(f"cannot write the trace to {path}: {error.strerror}") from None
+    run = run or secrets.token_hex(4)
+    LoopingCall(file.flush).start(TRACE_FLUSH_S, now=False)
+
+    def record(what: Record) -> None:
+        trace.write(msgspec.structs.replace(what, run=run), file)
+
+    return record
+
+
+def _log_file(files: ExitStack, path: Path | None) -> IO[str]:
+    if path is None:
+        return sys.stderr
+    try:
+        return files.enter_context(path.open("a", encoding="utf-8"))
+    except OSError as error:
+        raise StartError(f"cannot write the log to {path}: {error.strerror}") from None
+
+
+def _say_ready(fd: int, port: int) -> None:
+    try:
+        with os.fdopen(fd, "w") as notice:
+            notice.write(f"{port}\n")
+    except OSError as error:
+        raise StartError(f"cannot write to file descriptor {fd}: {error.strerror}") from None

@@ -1,0 +1,43 @@
+"""A broker process whose settings come as JSON; the command line leaves them at their defaults."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.host import Settings
+from overlay.messages import AnyMessage, Hop, Pub
+from padres_tx.broker_process import run_broker
+from topologies import Topology
+
+
+class Fragile(Broker):
+    """A core with a planted bug: it fails at a publication with payload b"bug"."""
+
+    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+        if isinstance(message, Pub) and message.payload == b"bug":
+            raise KeyError("planted")
+        return super().receive(source, message, now)
+
+
+def main() -> None:
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    topology = Topology.model_validate(task.pop("topology"))
+    settings = Settings(**task.pop("settings", {}))
+    files = {key: Path(task.pop(key)) for key in ("log_file", "trace_file") if key in task}
+    core = Fragile if task.pop("fragile", False) else Broker
+    name = task.pop("name")
+    ready_fd = int(sys.argv[2])
+    sys.exit(
+        run_broker(
+            topology, name, settings=settings, ready_fd=ready_fd, make_core=core, **files, **task
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

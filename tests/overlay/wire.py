@@ -1,0 +1,238 @@
+"""Brokers as processes, and a client that is no more than a socket and a link, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from overlay.codec import decode
+from overlay.errors import OverlayError, from_code
+from overlay.filters import Filter
+from overlay.frames import PREFIX_SIZE, Splitter, pack
+from overlay.link import Link, Opening
+from overlay.messages import (
+    AnyMessage,
+    Done,
+    Goodbye,
+    Hello,
+    Inspect,
+    Join,
+    Message,
+    Operation,
+    Pub,
+    Report,
+    Role,
+)
+
+#: Only what hangs runs into it.
+PATIENCE_S = 20.0
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """One broker process, started by `tests.overlay.broker_child`."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], log: Path, port: int) -> None:
+        self.popen = popen
+        self.log = log
+        self.port = port
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """What the broker has logged under this name."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def end(self) -> int:
+        """Ask it to stop; its exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(PATIENCE_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        return [free.getsockname()[1] for free in sockets]
+
+
+@contextlib.contextmanager
+def running(
+    log_dir: Path, name: str, topology: dict[str, Any], **options: Any
+) -> Iterator[Process]:
+    """A broker process that listens; what it cannot do with SIGTERM is an error at the end.
+
+    Options: `settings` (a dict), and whatever `run_broker` takes.
+    """
+    reading, writing = os.pipe()
+    log = log_dir / f"{name}-{secrets.token_hex(4)}.log"
+    task = {"topology": topology, "name": name, "log_file": str(log), **options}
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "tests.overlay.broker_child", json.dumps(task), str(writing)],
+        cwd=ROOT,
+        pass_fds=[writing],
+        start_new_session=True,
+    )
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as ready:
+            port = ready.readline()
+        assert port, f"{name} did not start:\n{log.read_text() if log.exists() else ''}"
+        process = Process(popen, log, int(port))
+        yield process
+        process.end()
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+            popen.wait()
+
+
+def one(port: int = 0, **more: Any) -> dict[str, Any]:
+    """A topology of a single broker."""
+    return {"name": "t", "brokers": [{"name": "B1", "port": port}], **more}
+
+
+class Refused(Exception):
+    """The broker has said goodbye."""
+
+    def __init__(self, goodbye: Goodbye) -> None:
+        super().__init__(goodbye.code, goodbye.reason)
+        self.error: OverlayError = from_code(goodbye.code, goodbye.reason)
+        self.code = goodbye.code
+        self.reason = goodbye.reason
+
+
+class RawClient:
+    """The client's end of a link over a blocking socket."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        role: Role = "client",
+        secret: str = "",
+        incarnation: str = "",
+    ) -> None:
+        self.name = name
+        self.role: Role = role
+        self.secret = secret
+        self.link = Link(incarnation or secrets.token_hex(4))
+        self.socket: socket.socket | None = None
+        self.seq = 0
+
+    def connect(self, port: int, **changes: Any) -> Opening:
+        """Connect and exchange hellos; `changes` falsify ours."""
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.splitter = Splitter()
+        self.frames: list[bytes] = []
+        hello = self.link.hello(self.role, self.name, self.secret)
+        if changes:
+            import msgspec
+
+            hello = msgspec.structs.replace(hello, **changes)
+        self.socket.sendall(pack(hello))
+        answer = self._next()
+        if isinstance(answer, Goodbye):
+            raise Refused(answer)
+        assert isinstance(answer, Hello)
+        opening = self.link.open(answer, 0.0)
+        self.flush()
+        return opening
+
+    def cut(self) -> None:
+        """Lose the connection."""
+        assert self.socket is not None
+        self.socket.close()
+        self.link.cut()
+
+    def _next(self) -> Any:
+        """What the next frame says. Raises ConnectionError at the end of the stream."""
+        assert self.socket is not None
+        while not self.frames:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("closed by the broker")
+            self.frames = self.splitter.feed(data)
+        self.frame = self.frames.pop(0)
+        return decode(self.frame[PREFIX_SIZE:])
+
+    def flush(self, *, idle: bool = False) -> None:
+        assert self.socket is not None
+        self.socket.sendall(b"".join(self.link.take(0.0, idle=idle)))
+
+    def send(self, *messages: Message) -> None:
+        for message in messages:
+            self.link.send(pack(message))
+        self.flush()
+
+    def receive(self) -> AnyMessage:
+        """The next message. Raises Refused when the broker says goodbye."""
+        while not self.link.inbox:
+            self._advance()
+        message, _ = self.link.hand_over()
+        return message
+
+    def _advance(self) -> None:
+        goodbye = self.link.receive(self._next(), self.frame)
+        if goodbye is not None:
+            raise Refused(goodbye)
+        self.flush()
+
+    def settle(self) -> None:
+        """Wait until the broker's core has got all that was sent."""
+        while self.link.pending:
+            self._advance()
+
+    def goodbye(self) -> Refused:
+        """Read on until the broker says goodbye."""
+        while True:
+            try:
+                self.receive()
+            except Refused as refused:
+                return refused
+
+    def join(self, port: int) -> RawClient:
+        """Connect and join."""
+        self.connect(port)
+        self.send(Join(1, self.name, ""))
+        assert self.receive() == Done(1)
+        return self
+
+    def operate(self, kind: Any, filter: Filter) -> None:
+        """Subscribe, advertise and the like, and wait until it is done."""
+        self.seq += 1
+        self.send(Operation(1000 + self.seq, kind, self.name, self.seq, filter))
+        assert self.receive() == Done(1000 + self.seq)
+
+    def publish(self, *numbers: int, **point: Any) -> None:
+        """Publish one event a number."""
+        self.send(*[Pub(self.name, n, {**point, "n": n}) for n in numbers])
+
+    def numbers(self, count: int) -> list[int]:
+        """The numbers of the next so many publications."""
+        pubs = [self.receive() for _ in range(count)]
+        assert all(isinstance(pub, Pub) for pub in pubs), pubs
+        return [pub.seq for pub in pubs if isinstance(pub, Pub)]
+
+
+def inspect(port: int, what: str, secret: str = "") -> Any:
+    """What an operator sees."""
+    operator = RawClient("op", role="operator", secret=secret)
+    operator.connect(port)
+    operator.send(Inspect(1, what))
+    report = operator.receive()
+    operator.cut()
+    assert isinstance(report, Report), report
+    return report.body
