@@ -38,8 +38,31 @@ class Port(Protocol):
         ...
 
 
+class Attachment:
+    """A port at a broker. What it says after it was detached is heard by nobody."""
+
+    __slots__ = ("_overlay", "broker", "hop", "port")
+
+    def __init__(self, overlay: InProcess, broker: BrokerName, hop: Hop, port: Port) -> None:
+        self._overlay = overlay
+        self.broker = broker
+        self.hop = hop
+        self.port = port
+
+    def send(self, message: AnyMessage) -> None:
+        """Say something to the broker, and let the overlay come to rest.
+
+        Raises FrameTooLarge.
+        """
+        self._overlay.take(self, pack(message))
+
+    def detach(self) -> None:
+        """Leave; nothing happens if that has happened already."""
+        self._overlay.leave(self)
+
+
 class InProcess:
-    """An overlay in one process. `attach` a port, then `send` in its name, first of all a Join."""
+    """An overlay in one process. `attach` a port and let it say something, first of all a Join."""
 
     def __init__(self, neighbours: Mapping[str, Iterable[str]], *, trace: bool = False) -> None:
         self.now = 0.0
@@ -49,15 +72,15 @@ class InProcess:
         }
         #: What the brokers recorded, with `trace`.
         self.records: list[Record] = []
-        self._ports: dict[tuple[BrokerName, Hop], Port] = {}
-        # What is left to do while a call runs; empty between calls, and never longer than what
-        # one message from outside sets off.
-        self._queue: deque[tuple[BrokerName, Hop, bytes]] = deque()
+        self._attached: dict[tuple[BrokerName, Hop], Attachment] = {}
+        # What is left to do while a call runs: who has something to be received, from whom. Empty
+        # between calls, and never longer than what one message from outside sets off.
+        self._queue: deque[tuple[BrokerName, BrokerName | Attachment, bytes]] = deque()
         self._timers: dict[tuple[BrokerName, str], float] = {}
         self._lock = threading.RLock()
         self._running = False
 
-    def attach(self, broker: str, hop: Hop, port: Port) -> None:
+    def attach(self, broker: str, hop: Hop, port: Port) -> Attachment:
         """Connect a client ("@" and its name) or an operator ("?" and anything) to a broker.
 
         Raises NameTaken if the broker has it already, KeyError if there is no such broker.
@@ -66,28 +89,10 @@ class InProcess:
             name = BrokerName(broker)
             if name not in self.brokers:
                 raise KeyError(f"no broker {broker!r}; there are {', '.join(self.brokers)}")
-            if (name, hop) in self._ports:
+            if (name, hop) in self._attached:
                 raise NameTaken(f"{hop[1:]!r} is connected to {broker} already")
-            self._ports[name, hop] = port
-
-    def detach(self, broker: str, hop: Hop) -> None:
-        """A client leaves, or an operator; nothing happens if it has left already."""
-        with self._lock:
-            if self._ports.pop((BrokerName(broker), hop), None) is not None:
-                self._left(BrokerName(broker), hop)
-                self._run()
-
-    def send(self, broker: str, hop: Hop, message: AnyMessage) -> None:
-        """Let a port say something, and the overlay come to rest.
-
-        Nobody hears a port that has been detached; it has been told.
-
-        Raises FrameTooLarge.
-        """
-        frame = pack(message)
-        with self._lock:
-            self._queue.append((BrokerName(broker), hop, frame))
-            self._run()
+            attachment = self._attached[name, hop] = Attachment(self, name, hop, port)
+            return attachment
 
     def advance(self, seconds: float) -> None:
         """Let time pass: timers run out in their order, and the overlay comes to rest each time."""
@@ -106,9 +111,27 @@ class InProcess:
     def stop(self, error: OverlayError) -> None:
         """Detach everybody with this reason."""
         with self._lock:
-            for (broker, hop), port in list(self._ports.items()):
-                self._close(broker, hop, port, error)
+            for attachment in list(self._attached.values()):
+                self._close(attachment, error)
             self._run()
+
+    # --- for attachments ---
+
+    def take(self, attachment: Attachment, frame: bytes) -> None:
+        """A port has said something."""
+        with self._lock:
+            self._queue.append((attachment.broker, attachment, frame))
+            self._run()
+
+    def leave(self, attachment: Attachment) -> None:
+        """A port goes, if it is there."""
+        with self._lock:
+            if self._is_attached(attachment):
+                self._forget(attachment)
+                self._run()
+
+    def _is_attached(self, attachment: Attachment) -> bool:
+        return self._attached.get((attachment.broker, attachment.hop)) is attachment
 
     # --- running ---
 
@@ -119,21 +142,24 @@ class InProcess:
         try:
             while self._queue:
                 broker, source, frame = self._queue.popleft()
-                self._receive(broker, source, _read(frame))
+                if isinstance(source, Attachment):
+                    self._receive(source, frame)
+                else:
+                    core = self.brokers[broker]
+                    self._carry_out(broker, core.receive(Hop(source), _read(frame), self.now))
         finally:
             self._running = False
 
-    def _receive(self, broker: BrokerName, source: Hop, message: AnyMessage) -> None:
-        port = self._ports.get((broker, source))
-        if port is None and BrokerName(source) not in self.brokers:
+    def _receive(self, source: Attachment, frame: bytes) -> None:
+        if not self._is_attached(source):
             return
+        core = self.brokers[source.broker]
         try:
-            effects = self.brokers[broker].receive(source, message, self.now)
+            effects = core.receive(source.hop, _read(frame), self.now)
         except PeerError as error:
-            assert port is not None, f"{source} and {broker} do not understand each other: {error}"
-            self._close(broker, source, port, error)
+            self._close(source, error)
         else:
-            self._carry_out(broker, effects)
+            self._carry_out(source.broker, effects)
 
     def _carry_out(self, broker: BrokerName, effects: list[Effect]) -> None:
         for effect in effects:
@@ -143,10 +169,9 @@ class InProcess:
                     for hop in effect.hops:
                         self._forward(broker, hop, frame)
                 case Close():
-                    port = self._ports.get((broker, effect.hop))
-                    if port is not None:
-                        error = from_code(effect.code, effect.reason)
-                        self._close(broker, effect.hop, port, error)
+                    attachment = self._attached.get((broker, effect.hop))
+                    if attachment is not None:
+                        self._close(attachment, from_code(effect.code, effect.reason))
                 case SetTimer():
                     self._timers[broker, effect.key] = self.now + effect.delay_s
                 case CancelTimer():
@@ -156,21 +181,22 @@ class InProcess:
 
     def _forward(self, broker: BrokerName, hop: Hop, frame: bytes) -> None:
         if (neighbour := BrokerName(hop)) in self.brokers:
-            self._queue.append((neighbour, Hop(broker), frame))
+            self._queue.append((neighbour, broker, frame))
             return
-        port = self._ports.get((broker, hop))
-        if port is not None:
+        attachment = self._attached.get((broker, hop))
+        if attachment is not None:
             try:
-                port.deliver(_read(frame))
+                attachment.port.deliver(_read(frame))
             except PeerError as error:
-                self._close(broker, hop, port, error)
+                self._close(attachment, error)
 
-    def _close(self, broker: BrokerName, hop: Hop, port: Port, error: OverlayError) -> None:
-        del self._ports[broker, hop]
-        self._left(broker, hop)
-        port.closed(error)
+    def _close(self, attachment: Attachment, error: OverlayError) -> None:
+        self._forget(attachment)
+        attachment.port.closed(error)
 
-    def _left(self, broker: BrokerName, hop: Hop) -> None:
+    def _forget(self, attachment: Attachment) -> None:
+        broker, hop = attachment.broker, attachment.hop
+        del self._attached[broker, hop]
         if is_client(hop):
             self._carry_out(broker, self.brokers[broker].client_left(hop[1:], self.now))
 

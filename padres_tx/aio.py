@@ -254,16 +254,15 @@ class Peer:
 
         Raises CallTimeout, what the request is refused with, or why no answer will come.
         """
-        try:
-            self._channel.send(message)
-        except FrameTooLarge as error:
-            self._session.unsent(message, error)
-            raise
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._waiting[message.req] = future
         try:
+            self._channel.send(message)
             async with asyncio.timeout(timeout_s):
                 answered = await future
+        except FrameTooLarge as error:
+            self._session.unsent(message, error)
+            raise
         except TimeoutError:
             raise CallTimeout(self._overdue(message, timeout_s)) from None
         finally:
@@ -568,7 +567,7 @@ class Client(Peer):
     async def _call(self) -> None:
         """Call the callbacks, one after the other, until there is nothing left to call."""
         while self._calls and not self._closed:
-            notification, callbacks = self._calls.popleft()
+            notification, callbacks = self._calls[0]
             for callback in callbacks:
                 try:
                     awaitable = callback(notification)
@@ -576,6 +575,7 @@ class Client(Peer):
                         await awaitable
                 except Exception as error:
                     self._report(error)
+            self._calls.popleft()
             self._make_room(len(notification.payload))
         self._caller = None
         self._pulse()

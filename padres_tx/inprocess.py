@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from overlay.errors import OverlayError, PeerError, ProtocolError, SlowReader
-from overlay.inprocess import InProcess
+from overlay.inprocess import Attachment, InProcess
 from overlay.link import OUTBOX_MESSAGES, WINDOW_MESSAGES
 from overlay.messages import AnyMessage, Hop, client_hop
 from padres_tx.aio import (
@@ -54,17 +54,18 @@ class LocalChannel:
         self._hop = hop
         self._inbox_messages = inbox_messages
         self._inbox: deque[AnyMessage] = deque()
-        self._left = False
+        self._attachment: Attachment | None = None
 
     # --- the client's side (padres_tx.channel.Channel) ---
 
     async def open(self, end: End) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
-        self._overlay.attach(self._broker, self._hop, self)
+        self._attachment = self._overlay.attach(self._broker, self._hop, self)
 
     def send(self, message: AnyMessage) -> None:
-        self._overlay.send(self._broker, self._hop, message)
+        assert self._attachment is not None
+        self._attachment.send(message)
 
     @property
     def full(self) -> bool:
@@ -83,14 +84,15 @@ class LocalChannel:
             self.abort(error)
 
     async def close(self) -> None:
-        self._left = True
-        self._overlay.detach(self._broker, self._hop)
+        self._detach()
 
     def abort(self, error: OverlayError) -> None:
-        if not self._left:
-            self._left = True
-            self._overlay.detach(self._broker, self._hop)
-            self._end.lost(error)
+        self._detach()
+        self._end.lost(error)
+
+    def _detach(self) -> None:
+        if self._attachment is not None:
+            self._attachment.detach()
 
     # --- the overlay's side (overlay.inprocess.Port), from any thread ---
 
@@ -106,13 +108,7 @@ class LocalChannel:
 
     def closed(self, error: OverlayError) -> None:
         with contextlib.suppress(RuntimeError):  # The loop has ended, and the client with it.
-            self._loop.call_soon_threadsafe(self._lost, error)
-
-    def _lost(self, error: OverlayError) -> None:
-        if not self._left:
-            self._left = True
-            self.pull()
-            self._end.lost(error)
+            self._loop.call_soon_threadsafe(self._end.lost, error)
 
 
 class InProcessOverlay:
