@@ -50,7 +50,8 @@ from overlay.messages import (
     is_client,
 )
 from overlay.notation import format_filter, format_publication
-from overlay.routing import Entry, Home, Routing
+from overlay.routing import Home, Routing
+from overlay.space import Entry
 from overlay.trace import Record, TraceKind
 
 #: What a client may be called; a name stands in tables, traces and error messages.

@@ -14,114 +14,18 @@ This module knows no links, no requests and no transactions: versions on entries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from overlay.errors import NotHeld, ProtocolError
 from overlay.filters import Filter, Value
-from overlay.index import Index, View
-from overlay.lastword import reaches, settle
+from overlay.index import View, is_visible
+from overlay.lastword import settle
 from overlay.messages import BrokerName, ClientName, Hop, Operation, Version, is_client
 from overlay.notation import format_filter
-
-
-class Entry:
-    """One line of a table: an operation of a client, and the hop that it came from."""
-
-    __slots__ = ("added_by", "client", "filter", "hop", "positive", "removed_by", "seq")
-
-    def __init__(self, operation: Operation, hop: Hop, added_by: Version | None = None) -> None:
-        self.client = ClientName(operation.client)
-        self.seq = operation.seq
-        self.filter = operation.filter
-        self.hop = hop
-        self.positive = operation.positive
-        #: The version that brought the entry (None: it is simply there) and those that remove it.
-        self.added_by = added_by
-        self.removed_by: tuple[Version, ...] = ()
-
-    def __repr__(self) -> str:
-        sign = "+" if self.positive else "-"
-        return f"<{self.client}:{self.seq} {sign}{format_filter(self.filter)} from {self.hop}>"
-
-
-def by_client_and_number(entry: Entry) -> tuple[str, int]:
-    return entry.client, entry.seq
-
-
-class Space:
-    """Entries of many clients, yes and no, in which each client's last word on a point decides."""
-
-    def __init__(self) -> None:
-        self._yes: Index[Entry] = Index()
-        self._no: Index[Entry] = Index()
-        self._of: dict[str, dict[int, Entry]] = {}
-
-    def add(self, entry: Entry) -> None:
-        held = self._of.setdefault(entry.client, {})
-        assert entry.seq not in held, entry
-        held[entry.seq] = entry
-        (self._yes if entry.positive else self._no).insert(entry)
-
-    def remove(self, entry: Entry) -> None:
-        held = self._of[entry.client]
-        del held[entry.seq]
-        if not held:
-            del self._of[entry.client]
-        (self._yes if entry.positive else self._no).remove(entry)
-
-    def get(self, client: str, seq: int) -> Entry | None:
-        return self._of.get(client, {}).get(seq)
-
-    def of(self, client: str) -> list[Entry]:
-        """The client's entries in its own order."""
-        return sorted(self._of.get(client, {}).values(), key=lambda entry: entry.seq)
-
-    def count_of(self, client: str) -> int:
-        return len(self._of.get(client, ()))
-
-    def __len__(self) -> int:
-        return len(self._yes) + len(self._no)
-
-    def __iter__(self) -> Iterator[Entry]:
-        for client in sorted(self._of):
-            yield from self.of(client)
-
-    def hops(self, point: Mapping[str, Value], view: View | None = None) -> Iterable[Hop]:
-        """The hops of the clients that want the point, each once."""
-        if not len(self._no):
-            return self._yes.hops(point, view)
-        return dict.fromkeys(entry.hop for entry in self.matching(point, view))
-
-    def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[Entry]:
-        """The yes entries that contain the point and that no later no of their client does."""
-        last_no: dict[str, int] = {}
-        for hole in self._no.matching(point, view):
-            last_no[hole.client] = max(hole.seq, last_no.get(hole.client, 0))
-        return [
-            entry
-            for entry in self._yes.matching(point, view)
-            if entry.seq > last_no.get(entry.client, 0)
-        ]
-
-    def overlapping(self, filter: Filter, view: View | None = None) -> list[Entry]:
-        return self._yes.overlapping(filter, view) + self._no.overlapping(filter, view)
-
-    def reaches(
-        self, filter: Filter, view: View | None = None, *, client: str | None = None
-    ) -> bool:
-        """Whether some client (or this one) still holds a part of the filter."""
-        candidates = self._yes.overlapping(filter, view)
-        if client is not None:
-            candidates = [entry for entry in candidates if entry.client == client]
-        if not candidates or not len(self._no):
-            return bool(candidates)
-        holes: dict[str, list[Entry]] = {}
-        for hole in self._no.overlapping(filter, view):
-            holes.setdefault(hole.client, []).append(hole)
-        return any(reaches(yes, filter, holes.get(yes.client, ())) for yes in candidates)
+from overlay.space import Entry, Space, by_client_and_number
 
 
 class Home(NamedTuple):
@@ -135,11 +39,27 @@ class Outcome(NamedTuple):
     """What has to be sent after an operation was applied, in this order.
 
     `forward` is the operation itself on its way; `triggered` are the (un-)subscriptions of others
-    that it attracts or sends back (internally triggered operations, Definition 3.3).
+    that it attracts or sends back (internally triggered operations, Definition 3.3). `read` are the
+    filters of the subscriptions that were looked at to find out, whether they move or not.
     """
 
     forward: list[tuple[Hop, Operation]]
     triggered: list[tuple[Hop, Operation]]
+    read: list[Filter]
+
+
+class Scope(NamedTuple):
+    """As whom one looks at the tables and changes them.
+
+    A plain operation sees what is committed and changes the tables for everybody (`version` None).
+    A transaction sees its snapshot and itself, and its changes are marked with its version.
+    """
+
+    view: View | None = None
+    version: Version | None = None
+
+
+PLAIN = Scope()
 
 
 class Routing:
@@ -151,22 +71,26 @@ class Routing:
         self.srt: dict[Hop, Space] = {hop: Space() for hop in self.neighbours}
         self.prt = Space()
         self.crt: dict[ClientName, Home] = {}
+        #: The entries that each version has marked.
+        self._marked: dict[Version, list[tuple[Space, Entry]]] = {}
 
     # --- at a client's edge broker ---
 
-    def admit(self, source: Hop, operation: Operation) -> Operation:
+    def admit(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Operation:
         """The client's operation with what it changes worked out; apply it next.
 
         Raises NotHeld for un-subscribing or un-advertising what the client does not hold.
         """
-        space = self._space(operation.kind, source)
+        space = self.space(operation.kind, source)
         client = operation.client
-        if not operation.positive and not space.reaches(operation.filter, client=client):
-            verb = "un-subscribe from" if operation.kind == "usub" else "un-advertise"
-            raise NotHeld(f"{client} holds no part of {format_filter(operation.filter)} to {verb}")
+        if not operation.positive and not space.reaches(
+            operation.filter, scope.view, client=client
+        ):
+            raise not_held(operation)
 
         def held(filter: Filter) -> list[Entry]:
-            return [entry for entry in space.overlapping(filter) if entry.client == client]
+            found = space.overlapping(filter, scope.view)
+            return [entry for entry in found if entry.client == client]
 
         settled = settle(held, operation.filter, operation.positive)
         return msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
@@ -176,47 +100,49 @@ class Routing:
         advertised = self.srt[source].count_of(client) if source in self.srt else 0
         return advertised + self.prt.count_of(client)
 
-    def may_publish(self, source: Hop, point: Mapping[str, Value]) -> bool:
+    def may_publish(
+        self, source: Hop, point: Mapping[str, Value], view: View | None = None
+    ) -> bool:
         """Whether the point lies in the space that the client advertised."""
         space = self.srt.get(source)
-        return space is not None and bool(space.matching(point))
+        return space is not None and bool(space.matching(point, view))
 
     # --- at every broker ---
 
-    def apply(self, source: Hop, operation: Operation) -> Outcome:
+    def apply(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Outcome:
         """Carry out an operation, and say what has to be sent because of it.
 
         Raises ProtocolError if the source drops an entry that never came from it.
         """
         if operation.kind in ("sub", "usub"):
-            return Outcome(self._apply_subscription(source, operation), [])
-        space = self._space(operation.kind, source)
-        dropped = self._dropped(space, source, operation)
+            return Outcome(self._apply_subscription(source, operation, scope), [], [])
+        space = self.space(operation.kind, source)
+        dropped = self._dropped(space, source, operation, scope)
         changed = [entry.filter for entry in dropped]
         if operation.store:
             changed.append(operation.filter)
 
         def change() -> None:
             for entry in dropped:
-                space.remove(entry)
+                self._remove(space, entry, scope)
             if operation.store:
-                space.add(Entry(operation, source))
+                self._add(space, operation, source, scope)
 
-        triggered = self._retarget(source, changed, change)
-        return Outcome([(hop, operation) for hop in self._others(source)], triggered)
+        triggered, read = self._retarget(source, changed, change, scope)
+        return Outcome([(hop, operation) for hop in self._others(source)], triggered, read)
 
-    def _apply_subscription(self, source: Hop, operation: Operation) -> list[tuple[Hop, Operation]]:
-        dropped = self._dropped(self.prt, source, operation)
+    def _apply_subscription(
+        self, source: Hop, operation: Operation, scope: Scope
+    ) -> list[tuple[Hop, Operation]]:
         drop_at: dict[Hop, list[int]] = {}
-        for entry in dropped:
-            for hop in self.towards(entry):
+        for entry in self._dropped(self.prt, source, operation, scope):
+            for hop in self.towards(entry, scope.view):
                 drop_at.setdefault(hop, []).append(entry.seq)
-            self.prt.remove(entry)
+            self._remove(self.prt, entry, scope)
         store_at: list[Hop] = []
         if operation.store:
-            entry = Entry(operation, source)
-            self.prt.add(entry)
-            store_at = self.towards(entry)
+            entry = self._add(self.prt, operation, source, scope)
+            store_at = self.towards(entry, scope.view)
         return [
             (
                 hop,
@@ -228,12 +154,13 @@ class Routing:
             if hop in store_at or hop in drop_at
         ]
 
-    def towards(self, entry: Entry) -> list[Hop]:
+    def towards(self, entry: Entry, view: View | None = None) -> list[Hop]:
         """The neighbours that an entry of the PRT has to be known to."""
-        return [hop for hop in self._others(entry.hop) if self.srt[hop].reaches(entry.filter)]
+        others = self._others(entry.hop)
+        return [hop for hop in others if self.srt[hop].reaches(entry.filter, view)]
 
-    def forget(self, client: ClientName) -> list[tuple[Hop, Operation]]:
-        """Remove a client that has left from all tables.
+    def forget(self, client: ClientName, view: View | None = None) -> list[tuple[Hop, Operation]]:
+        """Remove a client that has left from all tables, in every version.
 
         Returns the un-subscriptions of others that this triggers.
         """
@@ -248,14 +175,14 @@ class Routing:
                 assert space is not None
                 space.remove(entry)
 
-        triggered = self._retarget(source, [entry.filter for entry in gone], change)
+        triggered, _ = self._retarget(source, [entry.filter for entry in gone], change, Scope(view))
         if is_client(source):
             self.srt.pop(source, None)
         return triggered
 
     def _retarget(
-        self, source: Hop, changed: list[Filter], change: Callable[[], None]
-    ) -> list[tuple[Hop, Operation]]:
+        self, source: Hop, changed: list[Filter], change: Callable[[], None], scope: Scope
+    ) -> tuple[list[tuple[Hop, Operation]], list[Filter]]:
         """Change what is advertised behind a hop, and move the subscriptions that this concerns.
 
         An entry that only now has something to go to is attracted; one that has nothing to go to
@@ -263,26 +190,27 @@ class Routing:
         """
         if is_client(source):
             change()
-            return []
+            return [], []
         space = self.srt[source]
         concerned: dict[tuple[str, int], Entry] = {}
         for filter in changed:
-            for entry in self.prt.overlapping(filter):
+            for entry in self.prt.overlapping(filter, scope.view):
                 if entry.hop != source:
                     concerned[by_client_and_number(entry)] = entry
         entries = [concerned[key] for key in sorted(concerned)]
-        before = [space.reaches(entry.filter) for entry in entries]
+        before = [space.reaches(entry.filter, scope.view) for entry in entries]
         change()
         moved: list[tuple[Hop, Operation]] = []
         for entry, was in zip(entries, before, strict=True):
-            now = space.reaches(entry.filter)
+            now = space.reaches(entry.filter, scope.view)
             if now and not was:
                 moved.append((source, attracted(entry)))
             elif was and not now:
                 moved.append((source, taken_back(entry)))
-        return moved
+        return moved, [entry.filter for entry in entries]
 
-    def _space(self, kind: str, source: Hop) -> Space:
+    def space(self, kind: str, source: Hop) -> Space:
+        """The table that an operation of this kind and from this hop goes to."""
         if kind in ("sub", "usub"):
             return self.prt
         return self.srt.setdefault(source, Space())
@@ -291,10 +219,10 @@ class Routing:
         return [hop for hop in self.neighbours if hop != source]
 
     @staticmethod
-    def _dropped(space: Space, source: Hop, operation: Operation) -> list[Entry]:
+    def _dropped(space: Space, source: Hop, operation: Operation, scope: Scope) -> list[Entry]:
         dropped: list[Entry] = []
         for seq in operation.drop:
-            entry = space.get(operation.client, seq)
+            entry = space.get(operation.client, seq, scope.view)
             if entry is None or entry.hop != source:
                 raise ProtocolError(
                     f"{source} drops {operation.client}:{seq}, which did not come from there"
@@ -302,9 +230,50 @@ class Routing:
             dropped.append(entry)
         return dropped
 
+    # --- versions ---
+
+    def _add(self, space: Space, operation: Operation, source: Hop, scope: Scope) -> Entry:
+        if scope.version is not None:
+            back = space.removed_in(operation.client, operation.seq, scope.version)
+            if back is not None:
+                space.unmark_removed(back, scope.version)
+                return back
+        entry = Entry(operation, source, scope.version)
+        space.add(entry)
+        if scope.version is not None:
+            self._marked.setdefault(scope.version, []).append((space, entry))
+        return entry
+
+    def _remove(self, space: Space, entry: Entry, scope: Scope) -> None:
+        if scope.version is None or entry.added_by == scope.version:
+            space.remove(entry)
+        else:
+            space.mark_removed(entry, scope.version)
+            self._marked.setdefault(scope.version, []).append((space, entry))
+
+    def discard(self, version: Version) -> None:
+        """Undo what a version has marked: it was aborted."""
+        for space, entry in self._marked.pop(version, ()):
+            if entry not in space:
+                continue
+            if entry.added_by == version:
+                space.remove(entry)
+            else:
+                space.unmark_removed(entry, version)
+
+    def fold(self, version: Version) -> None:
+        """Let what a committed version has marked be simply so: nobody needs the state before."""
+        for space, entry in self._marked.pop(version, ()):
+            if entry not in space:
+                continue
+            if version in entry.removed_by:
+                space.remove(entry)
+            elif entry.added_by == version:
+                space.make_plain(entry)
+
     # --- for people and checkers ---
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self, view: View | None = None) -> dict[str, Any]:
         """The three tables as plain data, in a fixed order."""
         ads = [entry for hop in sorted(self.srt) for entry in self.srt[hop]]
         return {
@@ -312,13 +281,29 @@ class Routing:
             "srt": [
                 _line(entry, "adv" if entry.positive else "uadv")
                 for entry in sorted(ads, key=by_client_and_number)
+                if is_visible(entry, view)
             ],
-            "prt": [_line(entry, "sub" if entry.positive else "usub") for entry in self.prt],
+            "prt": [
+                _line(entry, "sub" if entry.positive else "usub")
+                for entry in self.prt
+                if is_visible(entry, view)
+            ],
             "clients": [
                 {"client": client, "edge": home.edge, "hop": home.hop}
                 for client, home in sorted(self.crt.items())
             ],
         }
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no entry carries a version."""
+        return not self._marked
+
+
+def not_held(operation: Operation) -> NotHeld:
+    verb = "un-subscribe from" if operation.kind == "usub" else "un-advertise"
+    text = format_filter(operation.filter)
+    return NotHeld(f"{operation.client} holds no part of {text} to {verb}")
 
 
 def attracted(entry: Entry) -> Operation:

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from overlay.filters import Filter, Value
 from overlay.lastword import settle
 from overlay.messages import Operation, client_hop
-from overlay.routing import Entry, Space
+from overlay.space import Entry, Space
 
 C = TypeVar("C")
 

@@ -53,7 +53,7 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from overlay.routing import Entry, Space
+from overlay.space import Entry, Space
 from padres_tx.errors import BadName, TooManyRequests
 
 #: Requests that may wait for their answers at once. A broker keeps a task for each, and a program

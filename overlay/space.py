@@ -1,0 +1,156 @@
+"""Table entries, and a space of them in which each client's last word on a point decides.
+
+A space answers who wants a point, and whether somebody still holds a part of a filter. SRT and PRT
+are made of spaces (`routing`), and so is what a client knows of itself. Entries can carry versions
+(`versions`): a view tells which of them it sees.
+
+This module knows nothing of brokers, nor where an operation has to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from overlay.filters import Filter, Value
+from overlay.index import Index, View, is_visible
+from overlay.lastword import reaches
+from overlay.messages import ClientName, Hop, Operation, Version
+from overlay.notation import format_filter
+
+
+class Entry:
+    """One line of a table: an operation of a client, and the hop that it came from."""
+
+    __slots__ = ("added_by", "client", "filter", "hop", "positive", "removed_by", "seq")
+
+    def __init__(self, operation: Operation, hop: Hop, added_by: Version | None = None) -> None:
+        self.client = ClientName(operation.client)
+        self.seq = operation.seq
+        self.filter = operation.filter
+        self.hop = hop
+        self.positive = operation.positive
+        #: The version that brought the entry (None: it is simply there) and those that remove it.
+        self.added_by = added_by
+        self.removed_by: tuple[Version, ...] = ()
+
+    def __repr__(self) -> str:
+        sign = "+" if self.positive else "-"
+        return f"<{self.client}:{self.seq} {sign}{format_filter(self.filter)} from {self.hop}>"
+
+
+def by_client_and_number(entry: Entry) -> tuple[str, int]:
+    return entry.client, entry.seq
+
+
+class Space:
+    """Entries of many clients, yes and no, in which each client's last word on a point decides."""
+
+    def __init__(self) -> None:
+        self._yes: Index[Entry] = Index()
+        self._no: Index[Entry] = Index()
+        #: By client and number. Mostly one entry each; but two transactions that know nothing of
+        #: each other may both bring one operation here, and at most one of them will be committed.
+        self._of: dict[str, dict[int, list[Entry]]] = {}
+
+    def add(self, entry: Entry) -> None:
+        copies = self._of.setdefault(entry.client, {}).setdefault(entry.seq, [])
+        assert all(copy.added_by != entry.added_by for copy in copies), entry
+        copies.append(entry)
+        self._index(entry).insert(entry)
+
+    def remove(self, entry: Entry) -> None:
+        held = self._of[entry.client]
+        held[entry.seq].remove(entry)
+        if not held[entry.seq]:
+            del held[entry.seq]
+            if not held:
+                del self._of[entry.client]
+        self._index(entry).remove(entry)
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self._copies(entry.client, entry.seq)
+
+    def mark_removed(self, entry: Entry, version: Version) -> None:
+        """In this version the entry is gone."""
+        self._index(entry).remark(entry, removed_by=(*entry.removed_by, version))
+
+    def unmark_removed(self, entry: Entry, version: Version) -> None:
+        """In this version the entry is there after all."""
+        left = tuple(other for other in entry.removed_by if other != version)
+        self._index(entry).remark(entry, removed_by=left)
+
+    def make_plain(self, entry: Entry) -> None:
+        """Let the entry be simply there, whatever brought it."""
+        if any(copy.added_by is None for copy in self._copies(entry.client, entry.seq)):
+            self.remove(entry)  # A plain operation brought it too, meanwhile.
+        else:
+            self._index(entry).remark(entry, added_by=None)
+
+    def get(self, client: str, seq: int, view: View | None = None) -> Entry | None:
+        """The client's entry of that number, if the view sees one."""
+        for entry in self._copies(client, seq):
+            if is_visible(entry, view):
+                return entry
+        return None
+
+    def removed_in(self, client: str, seq: int, version: Version) -> Entry | None:
+        """The client's entry of that number, if this version has removed it."""
+        for entry in self._copies(client, seq):
+            if version in entry.removed_by:
+                return entry
+        return None
+
+    def of(self, client: str) -> list[Entry]:
+        """The client's entries in its own order, whatever their versions."""
+        held = self._of.get(client, {})
+        return [entry for seq in sorted(held) for entry in held[seq]]
+
+    def count_of(self, client: str) -> int:
+        return len(self._of.get(client, ()))
+
+    def __len__(self) -> int:
+        return len(self._yes) + len(self._no)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for client in sorted(self._of):
+            yield from self.of(client)
+
+    def _copies(self, client: str, seq: int) -> Sequence[Entry]:
+        return self._of.get(client, {}).get(seq, ())
+
+    def _index(self, entry: Entry) -> Index[Entry]:
+        return self._yes if entry.positive else self._no
+
+    def hops(self, point: Mapping[str, Value], view: View | None = None) -> Iterable[Hop]:
+        """The hops of the clients that want the point, each once."""
+        if not len(self._no):
+            return self._yes.hops(point, view)
+        return dict.fromkeys(entry.hop for entry in self.matching(point, view))
+
+    def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[Entry]:
+        """The yes entries that contain the point and that no later no of their client does."""
+        last_no: dict[str, int] = {}
+        for hole in self._no.matching(point, view):
+            last_no[hole.client] = max(hole.seq, last_no.get(hole.client, 0))
+        return [
+            entry
+            for entry in self._yes.matching(point, view)
+            if entry.seq > last_no.get(entry.client, 0)
+        ]
+
+    def overlapping(self, filter: Filter, view: View | None = None) -> list[Entry]:
+        return self._yes.overlapping(filter, view) + self._no.overlapping(filter, view)
+
+    def reaches(
+        self, filter: Filter, view: View | None = None, *, client: str | None = None
+    ) -> bool:
+        """Whether some client (or this one) still holds a part of the filter."""
+        candidates = self._yes.overlapping(filter, view)
+        if client is not None:
+            candidates = [entry for entry in candidates if entry.client == client]
+        if not candidates or not len(self._no):
+            return bool(candidates)
+        holes: dict[str, list[Entry]] = {}
+        for hole in self._no.overlapping(filter, view):
+            holes.setdefault(hole.client, []).append(hole)
+        return any(reaches(yes, filter, holes.get(yes.client, ())) for yes in candidates)

@@ -1,0 +1,70 @@
+"""Which versions of the routing state are undecided here, and which count.
+
+A version is what one transaction makes of the tables. While it is undecided, its entries stand in
+the tables but only its own transaction sees them. When it is committed, a status flips and
+everybody does; nothing is copied. Its marks stay on the entries until nobody can need the state
+before it (`forget`); from then on it is simply how things are.
+
+A publication that enters the overlay here is stamped with what is undecided here (`stamp`), and
+brokers further on leave just that out. So it is routed on one version all along its way, on
+whichever side of a commit it came in. Normally nothing is undecided, and all this costs nothing.
+
+This module does not know how versions are decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from overlay.messages import Version
+
+
+class Seen:
+    """A view that sees certain versions, and what carries no version."""
+
+    __slots__ = ("versions",)
+
+    def __init__(self, versions: Collection[Version]) -> None:
+        self.versions = versions
+
+    def includes(self, version: Version) -> bool:
+        return version in self.versions
+
+
+class Versions:
+    """The versions that entries of this broker may be marked with."""
+
+    def __init__(self) -> None:
+        #: Undecided here, in the order of their beginning.
+        self.open: dict[Version, None] = {}
+        #: Committed here, their marks still on entries. The view of everything that is so now.
+        self.committed: dict[Version, None] = {}
+        self._now = Seen(self.committed)
+        self.stamp: tuple[Version, ...] = ()
+
+    def begin(self, version: Version) -> None:
+        self.open[version] = None
+        self.stamp = tuple(self.open)
+
+    def commit(self, version: Version) -> None:
+        self._decide(version)
+        self.committed[version] = None
+
+    def abort(self, version: Version) -> None:
+        self._decide(version)
+
+    def forget(self, version: Version) -> None:
+        """No entry is marked with it any more."""
+        self.committed.pop(version, None)
+
+    def _decide(self, version: Version) -> None:
+        self.open.pop(version, None)
+        self.stamp = tuple(self.open)
+
+    def view(self, hidden: Collection[Version] = ()) -> Seen | None:
+        """What is committed here, without the hidden; None, the cheap view, if that is nothing."""
+        if not self.committed:
+            return None
+        if not hidden:
+            return self._now
+        return Seen([version for version in self.committed if version not in hidden])
