@@ -1,0 +1,109 @@
+"""What the commands share: errors of one line, exit codes, and finding a broker to talk to.
+
+Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input. What is none of the errors
+listed here is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WrongInput(click.ClickException):
+    """What the user gave or asked for is wrong: a line on stderr, no usage text around it."""
+
+    exit_code = 2
+
+
+class CheckFailed(click.ClickException):
+    """What was asked for was right and did not come about: a line on stderr."""
+
+    exit_code = 1
+
+
+def failure_of(error: Exception) -> click.ClickException | None:
+    """How an error ends a command; None if it should not have come here."""
+    # Imported here: only a command that fails needs all of these.
+    from overlay.errors import OverlayError, SlowReader
+    from padres_tx.errors import CallTimeout, ConnectionLost
+    from padres_tx.launcher import LaunchError, PortBusy
+    from padres_tx.state import StateError
+    from topologies import TopologyError
+
+    if isinstance(error, ConnectionLost | CallTimeout | SlowReader):
+        return CheckFailed(str(error))
+    if isinstance(error, LaunchError) and not isinstance(error, PortBusy):
+        return CheckFailed(str(error))
+    if isinstance(error, OverlayError | PortBusy | StateError | TopologyError):
+        return WrongInput(str(error))
+    return None
+
+
+def say(text: str) -> None:
+    """Tell a person something that is not the command's output."""
+    click.echo(text, err=True)
+
+
+def secret() -> str | None:
+    """The overlay's secret, from the environment."""
+    from padres_tx.survey import SECRET_ENV
+
+    return os.environ.get(SECRET_ENV)
+
+
+# --- finding a broker ---
+
+
+class Place(NamedTuple):
+    """A broker's address, and what to call it to a person."""
+
+    address: str
+    label: str
+
+
+def place_options(command: F) -> F:
+    """The options of commands that talk to a broker; give them to `find_place`."""
+    for option in (
+        click.option(
+            "--at",
+            metavar="HOST:PORT",
+            help="Talk to the broker at this address, wherever it runs.",
+        ),
+        click.option("--broker", metavar="NAME", help="Talk to this broker. [default: the first]"),
+        overlay_option,
+    ):
+        command = option(command)
+    return command
+
+
+def overlay_option(command: F) -> F:
+    """Which of the running overlays is meant."""
+    return click.option(
+        "--overlay",
+        metavar="NAME",
+        help="Which running overlay is meant. [default: the only one]",
+    )(command)
+
+
+def find_place(overlay: str | None, broker: str | None, at: str | None) -> Place:
+    """The broker that the options mean.
+
+    Raises StateError, WrongInput.
+    """
+    if at is not None:
+        if overlay is not None or broker is not None:
+            raise WrongInput("--at says it all: it cannot stand beside a broker or an overlay")
+        return Place(at, at)
+    from padres_tx.state import Registry
+
+    record = Registry(notice=say).find(overlay)
+    if not record.brokers:
+        raise WrongInput(f"overlay {record.name} is just starting")
+    found = record.broker(broker) if broker is not None else record.brokers[0]
+    return Place(found.address, f"{found.name} ({found.address})")

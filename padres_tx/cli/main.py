@@ -1,0 +1,122 @@
+"""`padres-tx`: the group of all commands, ours and those of plug-ins.
+
+Commands are named here and loaded when they are used: `padres-tx broker` starts in every process
+of an overlay, and should not wait for what only `demo` needs. A package adds commands through the
+entry-point group `padres_tx.commands`; one that cannot be loaded says so when it is used, and
+harms no other. Where a name is given twice, ours counts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import click
+
+from padres_tx.cli.common import WrongInput, failure_of
+
+PLUG_INS = "padres_tx.commands"
+
+#: Command -> where it is, in the order in which a newcomer needs them.
+COMMANDS = {
+    "demo": "padres_tx.cli.demo:demo",
+    "up": "padres_tx.cli.up:up",
+    "status": "padres_tx.cli.up:status",
+    "down": "padres_tx.cli.up:down",
+    "sub": "padres_tx.cli.talk:sub",
+    "pub": "padres_tx.cli.talk:pub",
+    "adv": "padres_tx.cli.talk:adv",
+    "tables": "padres_tx.cli.tables:tables",
+    "topology": "padres_tx.cli.topology:topology",
+    "broker": "padres_tx.cli.broker:broker",
+}
+
+
+class Commands(click.Group):
+    """Loads a command when it is asked for, and ends it with one line if it fails."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *sorted(_plug_ins())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
+        plug_in = _plug_ins().get(cmd_name)
+        return None if plug_in is None else _load(plug_in)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx) if args and args[0] not in COMMANDS else []
+        if known and not args[0].startswith("-") and args[0] not in known:
+            close = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see 'padres-tx --help'"
+            raise WrongInput(f"there is no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from None
+
+
+def _plug_ins() -> dict[str, EntryPoint]:
+    found = {entry.name: entry for entry in entry_points(group=PLUG_INS)}
+    return {name: entry for name, entry in found.items() if name not in COMMANDS}
+
+
+def _load(plug_in: EntryPoint) -> click.Command:
+    """The plug-in's command, or one in its place that says why it cannot be had."""
+    try:
+        command = plug_in.load()
+        if isinstance(command, click.Command):
+            return command
+        reason = f"a {type(command).__name__} is no click command"
+    except Exception as error:  # Whatever a stranger's module does at import must stay there.
+        reason = f"{type(error).__name__}: {error}"
+
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise WrongInput(f"the command {plug_in.name} ({plug_in.value}) cannot be loaded: {reason}")
+
+    return click.Command(
+        plug_in.name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        short_help=f"(cannot be loaded: {reason})",
+    )
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""
+\b
+Start here:
+  padres-tx demo
+\b
+Or, in three terminals:
+  padres-tx up three
+  padres-tx sub "[class,eq,'order'],[price,>,100]"
+  padres-tx pub "[class,'order'],[price,150]" --payload hello
+\b
+Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input.
+""",
+)
+@click.version_option(package_name="padres-tx", prog_name="padres-tx")
+def main() -> None:
+    """Publish and subscribe by content, through a tree of brokers."""
+
+
+if __name__ == "__main__":
+    main(prog_name="padres-tx")

@@ -1,0 +1,84 @@
+"""`padres-tx tables`: what a broker knows, as tables.
+
+What the tables mean is `overlay.routing`'s; here they are printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from padres_tx.aio import operator
+from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option, secret
+
+#: Title of each table in a broker's report, and what its columns are called here.
+TABLES = {
+    "srt": (
+        "SRT: advertisements, and where they came from",
+        {"kind": "", "filter": "filter", "client": "client", "seq": "number", "hop": "from"},
+    ),
+    "prt": (
+        "PRT: subscriptions, and where they came from",
+        {"kind": "", "filter": "filter", "client": "client", "seq": "number", "hop": "from"},
+    ),
+    "clients": (
+        "Clients, their brokers, and the way there",
+        {"client": "client", "edge": "at broker", "hop": "by way of"},
+    ),
+}
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx tables B2
+  padres-tx tables B2 --overlay second --json
+  padres-tx tables --at 127.0.0.1:7002
+\b
+Where something came from is a neighbour's name, or @client for a client of this broker.
+Publications go where the subscriptions that want them came from.
+"""
+)
+@click.argument("broker", metavar="[BROKER]", required=False)
+@overlay_option
+@click.option("--at", metavar="HOST:PORT", help="Ask the broker at this address instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def tables(broker: str | None, *, overlay: str | None, at: str | None, as_json: bool) -> None:
+    """Show the routing tables and clients of BROKER."""
+    if broker is None and at is None:
+        raise WrongInput("say which broker: its name, or --at HOST:PORT")
+    place = find_place(overlay, broker, at)
+    report = asyncio.run(_report(place))
+    if as_json:
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print(report, Console())
+
+
+async def _report(place: Place) -> dict[str, Any]:
+    async with operator(place.address, secret=secret()) as somebody:
+        report: dict[str, Any] = await somebody.inspect("tables")
+        return report
+
+
+def _print(report: dict[str, Any], console: Console) -> None:
+    console.print(Text(f"broker {report['broker']}", "bold"))
+    for key, (title, columns) in TABLES.items():
+        rows = report[key]
+        if not rows:
+            console.print(Text(f"{title}: none", "dim"))
+            continue
+        table = Table(title=title, title_justify="left", title_style="italic")
+        for heading in columns.values():
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            # As Text: a filter looks like rich's markup, and is none.
+            table.add_row(*(Text(str(row[field])) for field in columns))
+        console.print(table)

@@ -1,0 +1,280 @@
+"""`padres-tx up`, `status` and `down`: an overlay of this machine, from its start to its end.
+
+Only arguments, tables and exit codes are dealt with here; starting and following is the
+`supervisor`'s, and where overlays are written down is `state`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from padres_tx import processes
+from padres_tx.cli.common import CheckFailed, WrongInput, say
+from padres_tx.launcher import (
+    KILL_S,
+    LOOK_S,
+    STOP_S,
+    UP_S,
+    ending,
+    on_loopback,
+    with_free_ports,
+)
+from padres_tx.state import BrokerRecord, OverlayRecord, Registry, check_name
+from padres_tx.supervisor import LAUNCHER_LOG, Supervisor
+from padres_tx.survey import Status, survey
+from topologies import load
+
+#: What a launcher in the background may need beside the time for its overlay: its own start, and
+#: ending everything if that failed.
+LAUNCHER_S = 10.0 + STOP_S + KILL_S
+
+#: For a state that is neither of these, see the last column.
+STATE_STYLES = {"up": "green", "down": "red"}
+OTHER_STATE_STYLE = "yellow"
+
+_name_option = click.option(
+    "--name", metavar="NAME", help="Which overlay is meant. [default: the only one]"
+)
+
+
+# --- up ---
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx up three
+  padres-tx up mine.yaml --restart
+  padres-tx up nine --detach --name second --free-ports --json
+"""
+)
+@click.argument("topology", metavar="TOPOLOGY")
+@click.option(
+    "--name", metavar="NAME", help="What to call the overlay. [default: the topology's name]"
+)
+@click.option("-d", "--detach", is_flag=True, help="Return when it is up, and let it run on.")
+@click.option("--restart", is_flag=True, help="Restart a broker that dies.")
+@click.option("--free-ports", is_flag=True, help="Take any free ports, not the topology's.")
+@click.option("--trace", is_flag=True, help="Let every broker write a trace, beside its log.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=UP_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it may take until every link is up.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the brokers as JSON once it is up.")
+def up(
+    topology: str,
+    *,
+    name: str | None,
+    detach: bool,
+    restart: bool,
+    free_ports: bool,
+    trace: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Start the brokers of TOPOLOGY, one process each, on this machine.
+
+    TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. Brokers listen on the
+    loopback interface, at the topology's ports; port 0 means any free one. When every link is up,
+    a table shows them. Then the command stays, says when a broker dies, and ends all of them on
+    Ctrl-C.
+    """
+    tree = load(topology)
+    called = check_name(tree.name if name is None else name)
+    registry = Registry(notice=say)
+    if detach:
+        registry.check_free(called)
+        flags = {"--restart": restart, "--free-ports": free_ports, "--trace": trace}
+        options = [flag for flag, given in flags.items() if given]
+        options += ["--name", called, "--timeout", str(timeout_s)]
+        record = _start_detached(registry, called, [*options, "--", topology], timeout_s)
+        _announce(record, as_json, f"'padres-tx down --name {called}' ends it")
+        return
+
+    here = with_free_ports(tree) if free_ports else on_loopback(tree)
+    moved = [b.name for b, there in zip(here.brokers, tree.brokers, strict=True) if b != there]
+    if moved and not free_ports:
+        say(f"{', '.join(moved)}: on the loopback interface here, not where {topology} says")
+    supervisor = Supervisor(called, here, registry, say, restart=restart, trace=trace)
+    supervisor.run(timeout_s, lambda record: _announce(record, as_json, "Ctrl-C ends it"))
+    say(f"overlay {called} has ended")
+
+
+def _announce(record: OverlayRecord, as_json: bool, how_to_end: str) -> None:
+    _show(record, as_json)
+    say(f"overlay {record.name} is up; logs in {record.directory}; {how_to_end}")
+
+
+def _start_detached(
+    registry: Registry, name: str, arguments: list[str], timeout_s: float
+) -> OverlayRecord:
+    """Run `up` in the background, and wait until its overlay is up.
+
+    Raises WrongInput or CheckFailed, with what it has to say, if it ends instead.
+    """
+    log = registry.directory_of(name) / LAUNCHER_LOG
+    with log.open("wb") as output:
+        launcher = subprocess.Popen(
+            # -P: a directory of our name where the user happens to be must not be taken for ours.
+            [sys.executable, "-P", "-m", "padres_tx.cli.main", "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + timeout_s + LAUNCHER_S
+        while True:
+            record = registry.get(name)
+            if record and record.launcher.pid == launcher.pid and record.phase == "up":
+                return record
+            if launcher.poll() is not None:
+                said = log.read_text(encoding="utf-8", errors="replace")
+                reason = said.rpartition("Error: ")[2].strip() or f"it has ended; log: {log}"
+                wrong_input = launcher.returncode == WrongInput.exit_code
+                raise (WrongInput if wrong_input else CheckFailed)(reason)
+            if time.monotonic() >= deadline:
+                raise CheckFailed(f"the launcher does not get on; log: {log}")
+            time.sleep(LOOK_S)
+    except BaseException:
+        launcher.terminate()
+        try:
+            launcher.wait(STOP_S + KILL_S)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+        raise
+
+
+# --- status ---
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx status
+  padres-tx status --name second --json
+"""
+)
+@_name_option
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def status(*, name: str | None, as_json: bool) -> None:
+    """Ask the brokers of a running overlay how they are.
+
+    Exit code 1 if one of them is not up, with all its links.
+    """
+    record = Registry(notice=say).find(name, option="--name")
+    if not _show(record, as_json, counters=True):
+        raise SystemExit(CheckFailed.exit_code)
+
+
+def _show(record: OverlayRecord, as_json: bool, *, counters: bool = False) -> bool:
+    """Print how an overlay is; answers whether all of it is up."""
+    answers = survey({broker.name: broker.address for broker in record.brokers})
+    views = [_view(broker, answers[broker.name]) for broker in record.brokers]
+    if as_json:
+        overlay = {
+            "name": record.name,
+            "topology": record.topology,
+            "phase": record.phase,
+            "launcher_pid": record.launcher.pid,
+            "directory": record.directory,
+            "brokers": views,
+        }
+        click.echo(json.dumps(overlay, indent=2))
+    else:
+        # Wide enough for its content where nobody looks: a log, a pipe.
+        console = Console()
+        console.print(_table(record, views, counters=counters), soft_wrap=True)
+    return record.phase == "up" and all(view["state"] == "up" for view in views)
+
+
+def _view(broker: BrokerRecord, answer: Status | str) -> dict[str, Any]:
+    """One broker, as data: what its launcher wrote down, and what it says itself."""
+    view: dict[str, Any] = {
+        "name": broker.name,
+        "address": broker.address,
+        "neighbours": list(broker.neighbours),
+        "pid": broker.process.pid,
+        "state": "up",
+        "problem": "",
+        "log": broker.log,
+    }
+    if broker.exit_code is not None:
+        view |= {"state": "down", "problem": ending(broker.exit_code)}
+    elif not processes.alive(broker.process):
+        view |= {"state": "down", "problem": "its process has gone"}
+    elif isinstance(answer, str):
+        view |= {"state": "silent", "problem": answer}
+    else:
+        if answer.missing:
+            view |= {"state": "linking", "problem": f"no link to {', '.join(answer.missing)}"}
+        view |= {
+            "uptime_s": answer.uptime_s,
+            "clients": [client.client for client in answer.clients],
+            "messages_in": answer.messages_in,
+            "messages_out": answer.messages_out,
+        }
+    return view
+
+
+def _table(record: OverlayRecord, views: list[dict[str, Any]], *, counters: bool) -> Table:
+    table = Table(title=f"overlay {record.name} ({record.phase})", title_justify="left")
+    for column in ("broker", "address", "neighbours", "pid", "state"):
+        table.add_column(column, justify="right" if column == "pid" else "left")
+    if counters:
+        for column in ("clients", "messages in", "out"):
+            table.add_column(column, justify="right")
+    for view in views:
+        state = view["state"] + (f": {view['problem']}" if view["problem"] else "")
+        row = [view["name"], view["address"], " ".join(view["neighbours"]), str(view["pid"])]
+        # As Text: a name is never markup.
+        cells = [Text(cell) for cell in row]
+        cells.append(Text(state, STATE_STYLES.get(view["state"], OTHER_STATE_STYLE)))
+        if counters:
+            clients = view.get("clients")
+            cells.append(Text("" if clients is None else str(len(clients))))
+            cells += [Text(str(view.get(key, ""))) for key in ("messages_in", "messages_out")]
+        table.add_row(*cells)
+    return table
+
+
+# --- down ---
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx down
+  padres-tx down --name second
+"""
+)
+@_name_option
+def down(*, name: str | None) -> None:
+    """End a running overlay, wherever it was started."""
+    registry = Registry(notice=say)
+    record = registry.find(name, option="--name")
+    processes.send(record.launcher, signal.SIGTERM)
+    if processes.wait_gone([record.launcher], STOP_S + KILL_S):
+        say(f"its launcher (process {record.launcher.pid}) does not end, and is killed")
+        processes.send(record.launcher, signal.SIGKILL)
+        processes.wait_gone([record.launcher], KILL_S)
+        registry.remove(record)
+    click.echo(f"overlay {record.name} has ended: {len(record.brokers)} brokers stopped")
