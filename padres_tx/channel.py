@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from overlay.codec import decode
 from overlay.errors import OverlayError, ProtocolError, from_code
 from overlay.frames import PREFIX_SIZE, Splitter, pack
-from overlay.link import ACK_DELAY_S, Link, Opening
+from overlay.link import ACK_DELAY_S, HEARTBEAT_S, IDLE_S, Link, Opening
 from overlay.messages import PROTOCOL_VERSION, AnyMessage, Goodbye, Hello, Role
 from padres_tx.errors import BadAddress, ConnectionLost, Unreachable
 
@@ -148,6 +148,8 @@ class TcpChannel:
         *,
         secret: str = "",
         reconnect_s: float = RECONNECT_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._address = address
         self._role = role
@@ -155,13 +157,13 @@ class TcpChannel:
         self._secret = secret
         self._reconnect_s = reconnect_s
         # Two clients that are alive at once must never take each other for the same one.
-        self._link = Link(secrets.token_hex(8))
+        self._link = Link(secrets.token_hex(8), heartbeat_s=heartbeat_s, idle_s=idle_s)
         self._connection: _Connection | None = None
         self._redialling: asyncio.Task[None] | None = None
         self._error: OverlayError | None = None
         #: The broker has said what it may not; what it said after that is not listened to.
         self._broken = False
-        self._leaving = self._answered_goodbye = False
+        self._leaving = False
         self._write_soon: asyncio.Handle | None = None
         self._ack_later: asyncio.TimerHandle | None = None
         self._tick_later: asyncio.TimerHandle | None = None
@@ -214,30 +216,30 @@ class TcpChannel:
                 self._ack_later = self._loop.call_later(ACK_DELAY_S, self._write_idle)
 
     async def close(self) -> None:
-        # The broker answers our goodbye when it has handed over all that came before it. Then the
-        # client's name is free again, too.
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                while self._link.outbox and self._error is None:
+                # First everything has to be acknowledged, over a new connection if need be. After
+                # the goodbye there is no coming back.
+                while self._link.pending and self._error is None:
                     await self._progress.wait()
                 self._leaving = True
                 if self._connection is not None:
+                    # The answer says that the client's name is free again.
                     self._connection.write(pack(Goodbye()))
                     while self._error is None:
                         await self._progress.wait()
         except TimeoutError:
             pass
         finally:
-            # A caller who is cancelled does not wait; what is under way has left all the same.
+            # Also when the caller is cancelled, who then does not wait.
             connection = self._detach()
             if connection is not None:
                 connection.close()
-        unsure = self._link.pending
-        if unsure and not self._answered_goodbye:
-            raise self._error or ConnectionLost(
-                f"{self._address} has not acknowledged {unsure} messages within "
-                f"{CLOSE_TIMEOUT_S:g} s; they may be lost"
+        if unsure := self._link.pending:
+            why = self._error or ConnectionLost(
+                f"the broker at {self._address} was slower than {CLOSE_TIMEOUT_S:g} s"
             )
+            raise from_code(why.code, f"{why}; {unsure} messages may be lost")
 
     def abort(self, error: OverlayError) -> None:
         if self._connection is not None:
@@ -280,8 +282,8 @@ class TcpChannel:
         Raises OSError, or the error that the broker refuses the client with.
         """
         connection = _Connection(self)
-        await self._loop.create_connection(lambda: connection, *self._address)
         try:
+            await self._loop.create_connection(lambda: connection, *self._address)
             hello = self._link.hello(self._role, self._name, self._secret)
             connection.write(pack(hello))
             return await connection.opening
@@ -321,7 +323,6 @@ class TcpChannel:
         if link.pending < before:
             self._progressed()
         if goodbye is not None:
-            self._answered_goodbye = self._leaving and not goodbye.code
             self._fail(_meaning(goodbye))
 
     def disconnected(self, connection: _Connection, reason: Exception | None) -> None:
@@ -445,7 +446,8 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """End the connection at once; nobody waits for its hello any more."""
+        self.opening.cancel()
         if self._transport is not None:
             self._transport.abort()
 
