@@ -16,41 +16,30 @@ This module knows no sockets and no bytes but frames; time comes from Twisted's 
 
 from __future__ import annotations
 
-import hmac
 import os
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from twisted.logger import Logger
 
-from overlay.broker import NAME_PATTERN, Broker
+from overlay.broker import Broker
 from overlay.codec import decode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import (
-    NameTaken,
     OverlayError,
     PeerError,
     ProtocolError,
     SlowReader,
-    Unauthorized,
 )
 from overlay.flow import Flow
 from overlay.frames import PREFIX_SIZE, FrameTooLarge, pack
 from overlay.link import (
     ACK_DELAY_S,
-    HEARTBEAT_S,
-    IDLE_S,
-    OUTBOX_BYTES,
-    OUTBOX_MESSAGES,
-    Link,
     Opening,
 )
 from overlay.messages import (
-    PROTOCOL_VERSION,
     AnyMessage,
     BrokerName,
     ClientName,
@@ -64,15 +53,9 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
+from overlay.reception import Reception
+from overlay.settings import Settings
 from overlay.trace import Record
-
-#: How long a client that lost its connection keeps its entries and its queue: enough for a broken
-#: connection or a changed network, short enough that the dead don't attract events for long.
-CLIENT_GRACE_S = 10.0
-
-#: What is kept for a neighbour that is down; beyond it, sending it our state anew is less work.
-NEIGHBOUR_OUTBOX_MESSAGES = 1_000_000
-NEIGHBOUR_OUTBOX_BYTES = 128 << 20
 
 #: Messages that one peer may hand over before links are written and congestion is looked at.
 QUANTUM = 256
@@ -81,33 +64,18 @@ QUANTUM = 256
 TICK_S = 1.0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What can differ between brokers; the defaults are right outside of tests."""
-
-    #: What a hello must carry; every broker and client of an overlay has the same.
-    secret: str = ""
-    client_grace_s: float = CLIENT_GRACE_S
-    client_delay_s: float = 0.0
-    client_outbox_messages: int = OUTBOX_MESSAGES
-    client_outbox_bytes: int = OUTBOX_BYTES
-    neighbour_outbox_messages: int = NEIGHBOUR_OUTBOX_MESSAGES
-    neighbour_outbox_bytes: int = NEIGHBOUR_OUTBOX_BYTES
-    heartbeat_s: float = HEARTBEAT_S
-    idle_s: float = IDLE_S
-
-
 class Host:
     """One broker with its links.
 
     `tcp` brings connections (`accept`, `answered`), what arrives on them (`arrived`) and their
-    end (`lost`). `crash` is called when the core fails; the process must then end.
+    end (`lost`). `delays_s` has an entry for each neighbour. `crash` is called when the core fails;
+    the process must then end.
     """
 
     def __init__(
         self,
         core: Broker,
-        neighbours: Mapping[BrokerName, float],
+        delays_s: Mapping[BrokerName, float],
         clock: Clock,
         crash: Callable[[], None],
         *,
@@ -125,13 +93,9 @@ class Host:
         self._epoch = time.time() - time.monotonic()
         self._started_at = self.now()
         self._log = Logger(namespace="overlay.host")
-        self._incarnations = 0
-        self._process = secrets.token_hex(6)
-        self._operators = 0
-        self.neighbours = {
-            name: Neighbour(name, self._neighbour_link(), delay_s)
-            for name, delay_s in neighbours.items()
-        }
+        self._reception = Reception(core.name, delays_s, self.settings)
+        self.neighbours = self._reception.neighbours
+        self.dials = self._reception.dials
         self._peers: dict[Hop, Peer] = {peer.hop: peer for peer in self.neighbours.values()}
         #: Peers to look after at the end of the turn, each once.
         self._dirty: list[Peer] = []
@@ -146,28 +110,6 @@ class Host:
         self._messages_out = 0
         self._were_up = False
 
-    def _incarnation(self) -> str:
-        self._incarnations += 1
-        return f"{self._process}-{self._incarnations}"
-
-    def _neighbour_link(self) -> Link:
-        return Link(
-            self._incarnation(),
-            outbox_messages=self.settings.neighbour_outbox_messages,
-            outbox_bytes=self.settings.neighbour_outbox_bytes,
-            heartbeat_s=self.settings.heartbeat_s,
-            idle_s=self.settings.idle_s,
-        )
-
-    def _client_link(self) -> Link:
-        return Link(
-            self._incarnation(),
-            outbox_messages=self.settings.client_outbox_messages,
-            outbox_bytes=self.settings.client_outbox_bytes,
-            heartbeat_s=self.settings.heartbeat_s,
-            idle_s=self.settings.idle_s,
-        )
-
     def now(self) -> float:
         return time.monotonic() + self._epoch
 
@@ -176,10 +118,6 @@ class Host:
         self._clock.callLater(TICK_S, self._guarded, self._tick)
 
     # Connections come.
-
-    def dials(self, name: BrokerName) -> bool:
-        """Whether it is for us to dial: of two neighbours the one whose name sorts first does."""
-        return self.name < name
 
     def call(self, wire: Wire, neighbour: Neighbour) -> None:
         """A neighbour has been dialled: say hello."""
@@ -192,14 +130,15 @@ class Host:
 
         Raises OverlayError if they may not; nothing has changed then.
         """
-        self._check(hello)
-        peer: Peer
-        if hello.role == "broker":
-            peer, secret = self._caller(hello), self.settings.secret
-        else:
-            peer, secret = self._client(hello) if hello.role == "client" else self._operator(), ""
+        known = self._peers.get(client_hop(hello.name))
+        peer = self._reception.admit(hello, known)
+        if isinstance(peer, Client) and known is not None and known is not peer:
+            self._log.info("client replaced by a newcomer", client=peer.name)
+            self._end_link(known)
+            self._end_turn(self.now())
         self._detach(peer)
         opening, lost = self._open(peer, wire, hello)
+        secret = self.settings.secret if isinstance(peer, Neighbour) else ""
         wire.write(pack(peer.link.hello("broker", self.name, secret)))
         if isinstance(peer, Neighbour):
             self._linked(peer, opening, lost)
@@ -215,56 +154,13 @@ class Host:
 
         Raises OverlayError if it is not the one.
         """
-        self._check(hello)
-        if hello.role != "broker" or hello.name != neighbour.name:
-            raise ProtocolError(
-                f"dialled broker {neighbour.name!r} and got {hello.role} {hello.name!r}"
-            )
+        self._reception.recognise(hello, neighbour)
         # A neighbour can be given up while the answer is out; then this connection is aborted.
         assert neighbour.calling is wire
         neighbour.calling = None
         neighbour.refusals = 0
         opening, lost = self._open(neighbour, wire, hello)
         self._linked(neighbour, opening, lost)
-
-    def _check(self, hello: Hello) -> None:
-        if hello.version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                f"{self.name} speaks version {PROTOCOL_VERSION} of the protocol, "
-                f"not {hello.version}"
-            )
-        if not hmac.compare_digest(hello.secret.encode(), self.settings.secret.encode()):
-            raise Unauthorized(f"the secret is not the one of {self.name}'s overlay")
-        if not NAME_PATTERN.fullmatch(hello.name):
-            raise ProtocolError(f"{hello.name[:80]!r} is no name")
-        if not hello.incarnation:
-            raise ProtocolError("the hello names no incarnation")
-
-    def _caller(self, hello: Hello) -> Neighbour:
-        neighbour = self.neighbours.get(BrokerName(hello.name))
-        if neighbour is None:
-            raise ProtocolError(f"{hello.name} is no neighbour of {self.name}")
-        if self.dials(neighbour.name):
-            raise ProtocolError(f"{self.name} dials {hello.name}, not the other way round")
-        return neighbour
-
-    def _client(self, hello: Hello) -> Client:
-        """The client that this hello resumes, or a new one."""
-        name = ClientName(hello.name)
-        known = self._peers.get(client_hop(name))
-        if isinstance(known, Client):
-            if known.link.resumes(hello):
-                return known
-            if known.wire is not None or known.leaving:
-                raise NameTaken(f"a client named {name!r} is connected already")
-            self._log.info("client replaced by a newcomer", client=name)
-            self._depart(known)
-            self._end_turn(self.now())
-        return Client(name, self._client_link(), self.settings.client_delay_s)
-
-    def _operator(self) -> Operator:
-        self._operators += 1
-        return Operator(Hop(f"?{self._operators}"), self._client_link())
 
     def _open(self, peer: Peer, wire: Wire, hello: Hello) -> tuple[Opening, int]:
         """Connect the link; answers what that means, and how many messages it cost."""
@@ -346,9 +242,7 @@ class Host:
     def _close(self, peer: Peer, goodbye: Goodbye) -> None:
         """End a link for good, with a word, after what is queued for it."""
         if peer.wire is not None:
-            frames = peer.link.take(self.now())
-            if frames:
-                peer.wire.write(b"".join(frames))
+            self._write_idle(peer, self.now())
             peer.wire.close(goodbye)
             peer.wire = None
         self._end_link(peer)

@@ -36,9 +36,6 @@ from overlay.link import WINDOW_BYTES
 from overlay.messages import BrokerName, Goodbye, Hello
 from overlay.peers import Client, Clock, Neighbour, Peer, Timer
 
-#: A connection that has not said hello by then is not one of ours, or is stuck.
-HELLO_TIMEOUT_S = 5.0
-
 #: How long a closed peer may take to read its goodbye.
 LINGER_S = 2.0
 
@@ -138,7 +135,8 @@ class Connection(Protocol):
         transport: Any = self.transport
         transport.setTcpNoDelay(True)
         self._connections[self] = None
-        self._timeout = self._clock.callLater(HELLO_TIMEOUT_S, self._no_hello)
+        timeout_s = self._host.settings.hello_timeout_s
+        self._timeout = self._clock.callLater(timeout_s, self._no_hello)
         if self._dialled is not None:
             self._guard(self._host.call, self, self._dialled)
 
@@ -212,7 +210,7 @@ class Connection(Protocol):
 
     def _no_hello(self) -> None:
         self._timeout = None
-        self._refuse(ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s"))
+        self._refuse(ProtocolError(f"no hello within {self._host.settings.hello_timeout_s:g} s"))
 
     def _cancel_timeout(self) -> None:
         if self._timeout is not None:

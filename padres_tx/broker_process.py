@@ -30,8 +30,9 @@ from twisted.logger import Logger
 
 from overlay import logs, trace
 from overlay.broker import Broker
-from overlay.host import Host, Settings
+from overlay.host import Host
 from overlay.messages import BrokerName
+from overlay.settings import Settings
 from overlay.tcp import Tcp
 from overlay.trace import Record
 from topologies import Topology

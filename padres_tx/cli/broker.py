@@ -95,7 +95,7 @@ def broker(
     order. The log is one JSON object a line.
     """
     # Imported here: Twisted takes 0.3 s, which no other command should pay.
-    from overlay.host import Settings
+    from overlay.settings import Settings
     from padres_tx.broker_process import StartError, run_broker
     from topologies import TopologyError, load
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from overlay.broker import Broker
 from overlay.effects import Effect
-from overlay.host import Settings
 from overlay.messages import AnyMessage, Hop, Pub
+from overlay.settings import Settings
 from padres_tx.broker_process import run_broker
 from topologies import Topology
 

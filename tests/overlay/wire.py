@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from overlay.codec import decode
 from overlay.errors import OverlayError, from_code
 from overlay.filters import Filter
@@ -72,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 def running(
     log_dir: Path, name: str, topology: dict[str, Any], **options: Any
 ) -> Iterator[Process]:
-    """A broker process that listens; what it cannot do with SIGTERM is an error at the end.
+    """A broker process that listens, and is killed at the end.
 
     Options: `settings` (a dict), and whatever `run_broker` takes.
     """
@@ -90,9 +92,7 @@ def running(
         with os.fdopen(reading) as ready:
             port = ready.readline()
         assert port, f"{name} did not start:\n{log.read_text() if log.exists() else ''}"
-        process = Process(popen, log, int(port))
-        yield process
-        process.end()
+        yield Process(popen, log, int(port))
     finally:
         if popen.poll() is None:
             popen.kill()
@@ -132,18 +132,22 @@ class RawClient:
         self.socket: socket.socket | None = None
         self.seq = 0
 
-    def connect(self, port: int, **changes: Any) -> Opening:
-        """Connect and exchange hellos; `changes` falsify ours."""
+    def dial(self, port: int) -> socket.socket:
+        """Connect, and say nothing."""
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.splitter = Splitter()
         self.frames: list[bytes] = []
+        return self.socket
+
+    def connect(self, port: int, **changes: Any) -> Opening:
+        """Connect and exchange hellos; `changes` falsify ours."""
+        connection = self.dial(port)
         hello = self.link.hello(self.role, self.name, self.secret)
         if changes:
-            import msgspec
-
             hello = msgspec.structs.replace(hello, **changes)
-        self.socket.sendall(pack(hello))
-        answer = self._next()
+        connection.sendall(pack(hello))
+        answer = self.next()
         if isinstance(answer, Goodbye):
             raise Refused(answer)
         assert isinstance(answer, Hello)
@@ -157,7 +161,7 @@ class RawClient:
         self.socket.close()
         self.link.cut()
 
-    def _next(self) -> Any:
+    def next(self) -> Any:
         """What the next frame says. Raises ConnectionError at the end of the stream."""
         assert self.socket is not None
         while not self.frames:
@@ -185,7 +189,7 @@ class RawClient:
         return message
 
     def _advance(self) -> None:
-        goodbye = self.link.receive(self._next(), self.frame)
+        goodbye = self.link.receive(self.next(), self.frame)
         if goodbye is not None:
             raise Refused(goodbye)
         self.flush()
