@@ -21,7 +21,7 @@ from types import FrameType
 import msgspec
 
 from padres_tx import launcher, processes
-from padres_tx.launcher import LOOK_S, Cancelled, Crash, Running
+from padres_tx.launcher import LOOK_S, Crash, Running
 from padres_tx.state import BrokerRecord, OverlayRecord, Phase, Registry
 from topologies import Topology
 
@@ -94,8 +94,8 @@ class Supervisor:
     def run(self, timeout_s: float, up: Callable[[OverlayRecord], None]) -> None:
         """Bring the overlay up, call `up`, follow the overlay until a signal, and end it.
 
-        Raises StateError if the name is taken, LaunchError if the overlay does not come up. No
-        process and no state file is left, however this ends.
+        Raises StateError if the name is taken, LaunchError if the overlay does not come up
+        (Cancelled if a signal came first). No process and no state file is left, however this ends.
         """
         with self._signals.caught():
             record = OverlayRecord(
@@ -108,8 +108,6 @@ class Supervisor:
             self._registry.claim(record)
             try:
                 self._live(record, timeout_s, up)
-            except Cancelled as cancelled:
-                self._say(str(cancelled))
             finally:
                 self._registry.release(record)
 

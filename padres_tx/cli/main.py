@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -116,6 +118,10 @@ Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input.
 @click.version_option(package_name="padres-tx", prog_name="padres-tx")
 def main() -> None:
     """Publish and subscribe by content, through a tree of brokers."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show must not end a command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def tables(broker: str | None, *, overlay: str | None, at: str | None, as_json: 
     place = find_place(overlay, broker, at)
     report = asyncio.run(_report(place))
     if as_json:
-        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(report, indent=2))
     else:
         _print(report, Console())
 

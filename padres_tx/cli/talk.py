@@ -127,7 +127,7 @@ def _json_line(notification: Notification) -> str:
         "seq": notification.seq,
         "point": notification.point,
     }
-    return json.dumps(publication | payload, ensure_ascii=False)
+    return json.dumps(publication | payload)
 
 
 @click.command(
