@@ -6,10 +6,10 @@
             print(notification["x"], notification.json())
 
 A shell around `padres_tx.session`, which has the rules, and a `padres_tx.channel`, which has the
-wire. It adds waiting: for answers, for room in the window, for notifications. It runs in the
-caller's event loop and has no global state, no thread and no signal handler, so it works in
-notebooks and web servers. All methods belong to that loop; from other threads use
-`padres_tx.sync`.
+wire. Requests and their answers are in `padres_tx.peer`; here are the calls that people make, and
+what becomes of notifications. All runs in the caller's event loop, without global state, threads
+or signal handlers, so it works in notebooks and web servers. The methods belong to that loop; from
+other threads use `padres_tx.sync`.
 
 **Cancelling.** Any call may be cancelled. A cancelled or timed-out operation may or may not have
 happened; the session stays consistent either way, because the answer is still taken when it
@@ -36,32 +36,26 @@ import asyncio
 import inspect
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
-from overlay.errors import OverlayError, from_code
 from overlay.frames import FrameTooLarge
-from overlay.messages import AnyMessage, Inspect, Join, Kind, Operation
+from overlay.messages import AnyMessage, Kind, Operation
 from padres_tx.channel import CONNECT_TIMEOUT_S, RECONNECT_S, Channel, TcpChannel, parse_address
-from padres_tx.errors import CallTimeout, ClientClosed, Unreachable
+from padres_tx.errors import CallTimeout, ClientClosed
 from padres_tx.listeners import Listeners
+from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer
 from padres_tx.session import (
-    PENDING_LIMIT,
     Answered,
+    Event,
     FilterLike,
     Notification,
     PointLike,
     Refused,
-    Say,
     Session,
 )
-
-#: An operation has to cross the whole tree, over links that may just be coming back; an overlay
-#: that needs longer than this is broken, and the caller should hear of it.
-CALL_TIMEOUT_S = 30.0
 
 #: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
 #: so, in a size that any process can hold.
@@ -76,8 +70,6 @@ Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
 
 #: What is called with an error that no call can raise.
 OnError: TypeAlias = Callable[[Exception], None]
-
-P = TypeVar("P", bound="Peer")
 
 
 def connect(
@@ -124,182 +116,6 @@ def operator(
 def unique_name(stem: str) -> str:
     """A name that no other client has."""
     return f"{stem}-{secrets.token_hex(6)}"
-
-
-class Connecting(Generic[P]):
-    """A connection about to be made: await it, or enter it with `async with`."""
-
-    def __init__(self, peer: P, timeout_s: float) -> None:
-        self._peer = peer
-        self._timeout_s = timeout_s
-
-    def __await__(self) -> Generator[Any, None, P]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> P:
-        return await self._open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._peer.__aexit__(kind, error, trace)
-
-    async def _open(self) -> P:
-        await self._peer.open(self._timeout_s)
-        return self._peer
-
-
-class Peer:
-    """What a client and an operator have in common: requests, answers, and an end."""
-
-    def __init__(self, session: Session, channel: Channel) -> None:
-        self._session = session
-        self._channel = channel
-        self._waiting: dict[int, asyncio.Future[Answered]] = {}
-        #: Why no more calls are possible.
-        self._error: OverlayError | None = None
-        self._opened = self._closed = False
-        #: Pulsed (set and cleared) whenever something has changed that somebody may wait for.
-        self._news = asyncio.Event()
-
-    @property
-    def name(self) -> str:
-        return self._session.name
-
-    @property
-    def closed(self) -> bool:
-        """Whether the client has been closed, or has lost its broker for good."""
-        return self._error is not None
-
-    def __repr__(self) -> str:
-        state = "open" if self._opened and not self.closed else "closed"
-        return f"<{type(self).__name__} {self.name}, {state}>"
-
-    async def open(self, timeout_s: float) -> None:
-        assert not self._opened, "a client is opened once"
-        self._opened = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._channel.open(self)
-        except TimeoutError:
-            late = Unreachable(f"no broker has answered {self.name} within {timeout_s:g} s")
-            self._channel.abort(late)
-            raise late from None
-        except BaseException as error:
-            self._channel.abort(ClientClosed(f"{self.name} gave up: {type(error).__name__}"))
-            raise
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self.close()
-        except OverlayError:
-            # What ended the block says more than what could not be sent because of it.
-            if error is None:
-                raise
-
-    async def close(self) -> None:
-        """Leave, when the broker has everything that was published. Closing twice is fine.
-
-        Raises ConnectionLost if publications may have been lost on their way.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        self._end(ClientClosed(f"{self.name} has been closed"))
-        await self._channel.close()
-
-    # --- the channel's end (padres_tx.channel.End) ---
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def receive(self, message: AnyMessage) -> None:
-        for event in self._session.receive(message):
-            self._take(event)
-
-    def writable(self) -> None:
-        self._pulse()
-
-    def lost(self, error: OverlayError) -> None:
-        self._end(error)
-
-    # --- requests ---
-
-    def _take(self, event: Any) -> None:
-        if isinstance(event, Answered):
-            future = self._waiting.pop(event.req, None)
-            # Nobody waits any more if the call was cancelled.
-            if future is not None and not future.done():
-                future.set_result(event)
-            self._pulse()
-        elif isinstance(event, Say):
-            self._channel.send(event.message)
-        else:
-            raise AssertionError(f"nobody takes {event!r}")
-
-    async def _request(self, message: Operation | Join | Inspect, timeout_s: float) -> Answered:
-        """Send a request and wait for its answer.
-
-        Raises CallTimeout, what the request is refused with, or why no answer will come.
-        """
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting[message.req] = future
-        try:
-            self._channel.send(message)
-            async with asyncio.timeout(timeout_s):
-                answered = await future
-        except FrameTooLarge as error:
-            self._session.unsent(message, error)
-            raise
-        except TimeoutError:
-            raise CallTimeout(self._overdue(message, timeout_s)) from None
-        finally:
-            self._waiting.pop(message.req, None)
-        if answered.error is not None:
-            raise answered.error
-        return answered
-
-    def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
-        what = type(message).__name__.lower()
-        return f"no answer to the {what} of {self.name} within {timeout_s:g} s"
-
-    async def _room(self) -> None:
-        """Wait until something may be sent. Raises why nothing may be sent any more."""
-        while True:
-            self._check()
-            if not self._channel.full and self._session.pending < PENDING_LIMIT:
-                return
-            await self._news.wait()
-
-    def _check(self) -> None:
-        assert self._opened, f"{self.name} is not connected yet: await it, or use async with"
-        if self._error is not None:
-            raise _again(self._error)
-
-    def _end(self, error: OverlayError) -> None:
-        """No more calls, for this reason. The first reason counts."""
-        if self._error is None:
-            self._error = error
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(_again(error))
-            self._pulse()
-
-    def _pulse(self) -> None:
-        self._news.set()
-        self._news.clear()
 
 
 class Operator(Peer):
@@ -544,7 +360,7 @@ class Client(Peer):
             and self._queued_bytes < self._queue_bytes
         )
 
-    def _take(self, event: Any) -> None:
+    def _take(self, event: Event) -> None:
         if isinstance(event, Notification):
             self._queued_bytes += len(event.payload)
             callbacks = self._listeners.of(event.point)
@@ -589,7 +405,13 @@ class Client(Peer):
 
     def _report(self, error: Exception) -> None:
         if self.on_error is not None:
-            self.on_error(error)
+            try:
+                self.on_error(error)
+            except Exception as worse:
+                # There is nobody left to tell but the loop.
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"on_error of {self.name} failed", "exception": worse}
+                )
         elif self._unraised is None:
             self._unraised = error
             self._pulse()
@@ -613,8 +435,3 @@ class Client(Peer):
         if not self.ready:
             return f"{text}: {len(self._queue)} notifications wait to be read first"
         return text
-
-
-def _again(error: OverlayError) -> OverlayError:
-    """The same error anew: one that several calls raise would gather all their tracebacks."""
-    return from_code(error.code, str(error))

@@ -26,13 +26,13 @@ from overlay.messages import AnyMessage, Hop, client_hop
 from padres_tx.aio import (
     QUEUE_MESSAGES,
     Client,
-    Connecting,
     OnError,
     Operator,
     unique_name,
 )
 from padres_tx.channel import CONNECT_TIMEOUT_S, End
 from padres_tx.errors import ConnectionLost
+from padres_tx.peer import Connecting
 from padres_tx.session import Session
 from topologies import Topology, load
 

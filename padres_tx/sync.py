@@ -20,6 +20,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -30,9 +31,10 @@ import msgspec
 
 from overlay.errors import OverlayError
 from padres_tx import aio
-from padres_tx.aio import CALL_TIMEOUT_S, Connecting, OnError
+from padres_tx.aio import OnError
 from padres_tx.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
 from padres_tx.errors import CallTimeout, ClientClosed
+from padres_tx.peer import CALL_TIMEOUT_S, Connecting
 from padres_tx.session import FilterLike, Notification, PointLike
 
 T = TypeVar("T")
@@ -114,7 +116,7 @@ class Client:
     ) -> None:
         try:
             self.close()
-        except OverlayError:
+        except Exception:
             # What ended the block says more than what could not be sent because of it.
             if error is None:
                 raise
@@ -130,6 +132,8 @@ class Client:
             if self._closed:
                 return
             self._closed = True
+        if not self._background.running:
+            return  # In a forked child: the client is the parent's.
         try:
             self._background.run(self._client.close())
         finally:
@@ -333,10 +337,13 @@ def _close_all() -> None:
     if background is None or not background.running:
         return
 
-    async def close(clients: list[aio.Client]) -> None:
-        await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+    async def close(clients: list[aio.Client]) -> list[BaseException | None]:
+        closing = (client.close() for client in clients)
+        return await asyncio.gather(*closing, return_exceptions=True)
 
     with contextlib.suppress(concurrent.futures.TimeoutError, RuntimeError):
-        open_clients = [client._client for client in background._clients]
-        future = asyncio.run_coroutine_threadsafe(close(open_clients), background._loop)
-        future.result(CLOSE_TIMEOUT_S + JOIN_S)
+        still_open = [client._client for client in background._clients]
+        future = asyncio.run_coroutine_threadsafe(close(still_open), background._loop)
+        for error in future.result(CLOSE_TIMEOUT_S + JOIN_S):
+            if error is not None:
+                print(f"padres_tx: {error}", file=sys.stderr)

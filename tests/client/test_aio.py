@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import wraps
+from typing import Any
 
+import msgspec
 import pytest
 
 from overlay.codec import FRAME_LIMIT
@@ -20,11 +22,12 @@ from overlay.errors import (
     SlowReader,
 )
 from overlay.frames import FrameTooLarge
-from overlay.messages import Done, Leave, Pub, PubRefused, client_hop
-from padres_tx.aio import Client, Connecting
-from padres_tx.errors import BadName, CallTimeout, ClientClosed, ConnectionLost
+from overlay.messages import Done, EngineMessage, Leave, Pub, PubRefused, client_hop
+from padres_tx.aio import Client
+from padres_tx.errors import BadName, CallTimeout, ClientClosed, ClientError, ConnectionLost
 from padres_tx.inprocess import InProcessOverlay, LocalChannel
-from padres_tx.session import Notification, Session
+from padres_tx.peer import Connecting
+from padres_tx.session import Event, Notification, Say, Session
 from topologies import TopologyError
 
 P1 = {"class": "p1"}
@@ -377,6 +380,59 @@ async def test_a_callbacks_exception_wakes_the_iterator_or_is_raised_by_close() 
             await asyncio.sleep(0)
         with pytest.raises(TimeoutError, match="for x2"):
             await a1.close()
+
+
+@asynchronous
+async def test_an_on_error_that_fails_is_the_loops_to_report() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    worse = RuntimeError("in on_error")
+
+    def fails(error: Exception) -> None:
+        raise worse
+
+    overlay = InProcessOverlay("one")
+    async with overlay.connect_async("A1", on_error=fails) as a1:
+        a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+        assert [context["exception"] for context in reported] == [worse]
+        await a1.subscribe(P1)
+
+
+@asynchronous
+async def test_a_fault_of_ours_is_not_a_hang() -> None:
+    class Faulty:
+        def receive(self, body: msgspec.Raw) -> list[Event]:
+            raise KeyError("planted")
+
+    async with alone() as (a1, _):
+        a1._session.extend("faulty", Faulty())
+        subscribing = asyncio.create_task(a1.subscribe(P1))
+        await asyncio.sleep(0)
+        with pytest.raises(KeyError):
+            a1.receive(EngineMessage("faulty", msgspec.Raw(b"\x01")))
+        with pytest.raises(ClientError, match="a fault in the client: KeyError"):
+            await subscribing
+
+
+@asynchronous
+async def test_what_an_engine_says_is_sent() -> None:
+    class Echo:
+        def receive(self, body: msgspec.Raw) -> list[Event]:
+            return [Say(EngineMessage("echo", body))]
+
+    async with alone() as (a1, channel):
+        a1._session.extend("echo", Echo())
+        message = EngineMessage("echo", msgspec.Raw(b"\x01"))
+        a1.receive(message)
+        assert channel.sent[1:] == [message]
+
+
+@asynchronous
+async def test_a_client_is_connected_once() -> None:
+    connecting = InProcessOverlay("one").connect_async("A1")
+    async with connecting:
+        with pytest.raises(ClientError, match="connect anew"):
+            await connecting
 
 
 @asynchronous

@@ -19,9 +19,10 @@ import padres_tx
 from overlay.errors import NameTaken, OperationError, ProtocolError, SlowReader, Unauthorized
 from overlay.frames import pack
 from overlay.messages import Goodbye, Hello, Ping
-from padres_tx.aio import Client, Connecting
+from padres_tx.aio import Client
 from padres_tx.channel import Address, TcpChannel, parse_address
 from padres_tx.errors import BadAddress, CallTimeout, ConnectionLost, Unreachable
+from padres_tx.peer import Connecting
 from padres_tx.session import Session
 from tests.overlay.wire import Process, free_ports, one, running
 

@@ -18,16 +18,19 @@ from overlay.errors import (
 )
 from overlay.filters import Filter, ge
 from overlay.messages import (
+    AnyMessage,
     Done,
     EngineMessage,
     Inspect,
     Join,
+    Kind,
     Leave,
     Operation,
     Pub,
     PubRefused,
     Report,
 )
+from overlay.simulator import Simulator, Tape
 from padres_tx.errors import BadName, TooManyRequests
 from padres_tx.session import (
     PENDING_LIMIT,
@@ -38,6 +41,7 @@ from padres_tx.session import (
     Say,
     Session,
 )
+from topologies import load
 
 P1 = Filter(class_="p1")
 X1 = Filter(class_="p1", x="x1")
@@ -330,3 +334,54 @@ def test_an_engine_gets_its_messages_unread_and_may_answer() -> None:
     session.extend("echo", Echo())
     message = EngineMessage("echo", msgspec.Raw(b"\x01"))
     assert session.receive(message) == [Say(message)]
+
+
+# --- in the simulator ---
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_session_runs_in_the_simulator_as_it_is(seed: int) -> None:
+    """A handover under every delay: D gives x1 to A1, and E's numbered events go to one of them."""
+    three = load("three")
+    simulator = Simulator(
+        {broker.name: three.neighbours(broker.name) for broker in three.brokers},
+        Tape(seed=seed).choose,
+    )
+    got: dict[str, list[int]] = {}
+    answered: dict[str, list[int]] = {}
+    sessions: dict[str, Session] = {}
+    for name, edge in (("A1", "B1"), ("D", "B2"), ("E", "B3")):
+        session = sessions[name] = Session(name)
+        got[name], answered[name] = [], []
+
+        def receive(message: AnyMessage, now: float, name: str = name) -> list[AnyMessage]:
+            for event in sessions[name].receive(message):
+                match event:
+                    case Notification():
+                        got[name].append(int(event["n"]))
+                    case Answered():
+                        assert event.error is None
+                        answered[name].append(event.req)
+            return []
+
+        simulator.connect(name, edge, receive)
+        simulator.send(name, session.join())
+    simulator.run()
+
+    def say(name: str, kind: Kind, filter: Filter) -> None:
+        simulator.send(name, sessions[name].operate(kind, filter))
+        simulator.run()
+
+    def publish(n: int) -> None:
+        simulator.send("E", sessions["E"].publish({"class": "p1", "x": "x1", "n": n}))
+
+    say("E", "adv", P1)
+    say("D", "sub", P1)
+    publish(1)
+    simulator.run()
+    say("A1", "sub", X1)
+    say("D", "usub", X1)
+    publish(2)
+    simulator.run()
+    assert got == {"A1": [2], "D": [1], "E": []}
+    assert answered == {"A1": [1, 2], "D": [1, 2, 3], "E": [1, 2]}

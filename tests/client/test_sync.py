@@ -103,6 +103,21 @@ def test_an_error_in_a_callback_is_raised_by_the_next_call(overlay: InProcessOve
         a1.next(timeout_s=30)
 
 
+def test_a_callback_may_close_its_client(overlay: InProcessOverlay) -> None:
+    a1 = overlay.connect("A1")
+    a1.advertise(P1)
+    ended = threading.Event()
+
+    def last(n: Notification) -> None:
+        a1.close()
+        ended.set()
+
+    a1.subscribe(P1, last)
+    a1.publish(P1)
+    assert ended.wait(30)
+    assert a1.closed
+
+
 def test_many_threads_share_a_client(overlay: InProcessOverlay) -> None:
     a1, e = overlay.connect("A1", at="B1"), overlay.connect("E", at="B3")
     e.advertise(P1)
@@ -214,6 +229,7 @@ def test_a_forked_child_is_told_not_to_use_its_parents_client(overlay: InProcess
         try:
             a1.publish(P1)
         except ClientClosed:
+            a1.close()
             os._exit(7)
         os._exit(1)
     deadline = time.monotonic() + 30
