@@ -18,8 +18,9 @@ ours is an assertion.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -33,6 +34,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import check_point
+from overlay.index import is_visible
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -47,12 +49,15 @@ from overlay.messages import (
     Pub,
     PubRefused,
     Report,
+    client_hop,
     is_client,
 )
 from overlay.notation import format_filter, format_publication
-from overlay.routing import Home, Routing
+from overlay.routing import Home, Outcome, Routing, Scope
 from overlay.space import Entry
+from overlay.tasks import Tasks
 from overlay.trace import Record, TraceKind
+from overlay.versions import Versions
 
 #: What a client may be called; a name stands in tables, traces and error messages.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
@@ -61,14 +66,52 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 ENTRIES_PER_CLIENT = 1_000_000
 
 
-class Engine(Protocol):
-    """What the broker needs of a transaction engine: somebody to hand its messages to."""
+#: Plain operations that may wait for undecided transactions; a client's that comes on top of them
+#: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
+HELD_LIMIT = 100_000
 
-    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]: ...
+
+class Engine(Protocol):
+    """A transaction engine at one broker, as far as the broker has to know it.
+
+    It is made with its broker, changes tables and versions through it, and answers each input
+    with effects. Its timers' keys begin with its name and a slash.
+    """
+
+    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
+        """Take a message of this engine. Raises PeerError when the source may not say that."""
+        ...
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        """One of its timers has run out."""
+        ...
+
+    def client_left(self, client: str, now: float) -> list[Effect]:
+        """A client of this broker is gone; its entries go next, unless `holds` says later."""
+        ...
+
+    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
+        """A neighbour has begun a new life and knows of no transaction."""
+        ...
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        """Whether a plain operation has to wait for a decision; `Broker.release` looks again."""
+        ...
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        """A plain operation has been carried out."""
+        ...
+
+    def inspect(self, argument: str) -> Any:
+        """What is going on, as plain data for operators."""
+        ...
+
+
+EngineFactory: TypeAlias = "Callable[[Broker], Engine]"
 
 
 class Task:
-    """A request that is under way, here and at the neighbours that were told.
+    """A plain request that is under way, here and at the neighbours that were told.
 
     `origin` and `req` say whom to answer; a request number of 0 wants no answer.
     """
@@ -95,20 +138,20 @@ class Broker:
         name: BrokerName,
         neighbours: Iterable[BrokerName],
         *,
-        engines: Mapping[str, Engine] | None = None,
+        engines: Mapping[str, EngineFactory] | None = None,
         trace: bool = False,
     ) -> None:
         self.name = name
         self.routing = Routing(name, neighbours)
-        self._engines = dict(engines or {})
-        self._trace = trace
+        self.versions = Versions()
+        self.trace = trace
         self._records = 0
-        self._requests = 0
-        #: Requests sent to neighbours and not answered yet: number -> (neighbour, task).
-        self._pending: dict[int, tuple[Hop, Task]] = {}
+        self._tasks: Tasks[Task] = Tasks()
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
         self._joining: dict[Hop, Task] = {}
+        #: Plain operations that wait for a transaction's decision, in the order of their arrival.
+        self._held: deque[tuple[Hop, Operation | Leave]] = deque()
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Pub: self._publish,
             Operation: self._operate,
@@ -117,6 +160,9 @@ class Broker:
             Leave: self._leave,
             Inspect: self._inspect,
             EngineMessage: self._engine_message,
+        }
+        self.engines: dict[str, Engine] = {
+            engine: make(self) for engine, make in sorted((engines or {}).items())
         }
 
     # --- inputs ---
@@ -133,19 +179,24 @@ class Broker:
 
     def wake(self, key: str, now: float) -> list[Effect]:
         """A timer that `SetTimer` asked for has run out."""
-        raise AssertionError(f"nobody set the timer {key!r}")
+        engine, _, rest = key.partition("/")
+        return self.engines[engine].wake(rest, now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         """The client's link is gone for good: its entries go."""
-        hop = Hop("@" + client)
-        self._joined.pop(hop, None)
+        hop = client_hop(client)
+        effects: list[Effect] = []
+        if hop in self._joined:
+            for engine in self.engines.values():
+                effects += engine.client_left(client, now)
+            del self._joined[hop]
         task = self._joining.pop(hop, None)
         if task is not None:
             task.req = 0
         home = self.routing.crt.get(ClientName(client))
         if home is None or home.hop != hop:
-            return []
-        return self._forget(hop, Leave(client, self.name))
+            return effects
+        return effects + self._plain(hop, Leave(client, self.name), now)
 
     def link_reset(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour lives a new life and knows nothing: its side goes, ours is sent anew.
@@ -155,11 +206,14 @@ class Broker:
         """
         source = Hop(neighbour)
         effects: list[Effect] = []
-        for task in {id(task): task for _, task in self._pending.values()}.values():
+        for engine in self.engines.values():
+            effects += engine.link_reset(source, now)
+        for task in self._tasks.under_way():
             if task.origin == source:
                 task.req = 0
-        for req in [req for req, (hop, _) in self._pending.items() if hop == source]:
-            effects += self._answered(req, Done(req))
+        for req in self._tasks.to(source):
+            effects += self._finished(self._tasks.answered(source, req))
+        self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
             effects += self._forget(source, Leave(client, self.routing.crt[client].edge))
@@ -168,7 +222,8 @@ class Broker:
         for hop in sorted(self.routing.srt):
             if hop != source:
                 for entry in self.routing.srt[hop]:
-                    effects.append(Send((source,), _advertisement(entry)))
+                    if is_visible(entry, self.versions.view()):
+                        effects.append(Send((source,), _advertisement(entry)))
         return effects
 
     # --- publications ---
@@ -179,19 +234,19 @@ class Broker:
             refusal = self._refusal(source, pub)
             if refusal is not None:
                 return [Send((source,), refusal)]
-            if self._trace:
-                publish = self._record("publish", now, pub, source, ())
-        hops = tuple(self.routing.prt.hops(pub.point))
+            if self.versions.stamp:
+                pub = msgspec.structs.replace(pub, hidden=self.versions.stamp)
+        hops = tuple(self.routing.prt.hops(pub.point, self.versions.view(pub.hidden)))
         if not from_client and source in hops:
             hops = tuple(hop for hop in hops if hop != source)
         effects: list[Effect] = []
-        if self._trace:
+        if self.trace:
             if from_client:
-                effects.append(publish)
-            effects.append(self._record("match", now, pub, source, hops))
+                effects.append(self.record("publish", now, pub, source))
+            effects.append(self.record("match", now, pub, source, hops))
             clients = tuple(hop for hop in hops if is_client(hop))
             if clients:
-                effects.append(self._record("deliver", now, pub, source, clients))
+                effects.append(self.record("deliver", now, pub, source, clients))
         if hops:
             effects.append(Send(hops, pub))
         return effects
@@ -204,7 +259,7 @@ class Broker:
             raise ProtocolError("only a broker stamps publications")
         try:
             check_point(pub.point)
-            if self.routing.may_publish(source, pub.point):
+            if self.routing.may_publish(source, pub.point, self.versions.view()):
                 return None
         except FilterError as error:
             return PubRefused(pub.seq, error.code, str(error))
@@ -218,32 +273,86 @@ class Broker:
 
     def _operate(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
         if is_client(source):
-            try:
-                operation = self._admit(source, operation)
-            except OperationError as error:
-                return _answer(source, operation.req, error)
+            self.check_client(source, operation.client)
         elif source not in self.routing.srt:
             raise ProtocolError(f"{source} is no neighbour of {self.name}")
-        outcome = self.routing.apply(source, operation)
+        return self._plain(source, operation, now)
+
+    def _plain(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        """Carry out a plain operation, or let it wait for the transactions that it conflicts with.
+
+        Those behind it wait too, so that all brokers see one order.
+        """
+        if self._held or any(e.holds(source, message) for e in self.engines.values()):
+            if len(self._held) >= HELD_LIMIT and isinstance(message, Operation):
+                error = OperationError("too many operations wait for undecided transactions")
+                if is_client(source):
+                    return _answer(source, message.req, error)
+            self._held.append((source, message))
+            return []
+        return self._carry_out(source, message, now)
+
+    def release(self, now: float) -> list[Effect]:
+        """Carry out what has waited for a decision and need not wait any more."""
         effects: list[Effect] = []
-        if self._trace:
+        while self._held:
+            source, message = self._held[0]
+            if any(engine.holds(source, message) for engine in self.engines.values()):
+                break
+            self._held.popleft()
+            effects += self._carry_out(source, message, now)
+        return effects
+
+    @property
+    def held(self) -> tuple[tuple[Hop, Operation | Leave], ...]:
+        """The plain operations that wait for a decision."""
+        return tuple(self._held)
+
+    def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        if isinstance(message, Leave):
+            return self._forget(source, message)
+        operation = message
+        scope = Scope(self.versions.view())
+        if is_client(source):
+            try:
+                operation = self.admit(source, operation, scope)
+            except OperationError as error:
+                return _answer(source, operation.req, error)
+        outcome = self.routing.apply(source, operation, scope)
+        for engine in self.engines.values():
+            engine.passed(source, operation, outcome)
+        effects: list[Effect] = []
+        if self.trace:
             dests = tuple(hop for hop, _ in outcome.forward)
-            effects.append(self._record("apply", now, operation, source, dests))
+            effects.append(self.record("apply", now, operation, source, dests))
         task = Task(source, operation.req)
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
         return effects + self._finished(task)
 
-    def _admit(self, source: Hop, operation: Operation) -> Operation:
-        last = self._joined.get(source)
-        if last is None or source[1:] != operation.client:
-            raise ProtocolError(f"{source} operates in the name of {operation.client!r}")
-        if operation.seq <= last:
-            raise ProtocolError(f"operation {operation.seq} after {last}: numbers must grow")
+    def check_client(self, source: Hop, client: str) -> None:
+        """Raises ProtocolError unless the source is this client, and was let in."""
+        if source not in self._joined or source[1:] != client:
+            raise ProtocolError(f"{source} speaks in the name of {client!r}")
+
+    def admit(self, source: Hop, operation: Operation, scope: Scope) -> Operation:
+        """A client's operation as it goes on from here: numbered, and with what it changes.
+
+        The numbers follow the order of arrival, which on a FIFO link is the client's own.
+
+        Raises OperationError.
+        """
         if self.routing.held_by(source, operation.client) >= ENTRIES_PER_CLIENT:
             raise OperationError(f"{operation.client} holds {ENTRIES_PER_CLIENT} entries already")
-        self._joined[source] = operation.seq
-        return self.routing.admit(source, operation)
+        admitted = self.routing.admit(source, operation, scope)
+        return msgspec.structs.replace(admitted, seq=self.next_number(source))
+
+    def next_number(self, source: Hop) -> int:
+        """The number of a client's next operation."""
+        if source in self._joined:
+            self._joined[source] += 1
+            return self._joined[source]
+        return 1 + max((entry.seq for entry in self.routing.prt.of(source[1:])), default=0)
 
     # --- clients come and go ---
 
@@ -291,10 +400,12 @@ class Broker:
         home = self.routing.crt.get(ClientName(leave.client))
         if home is None or home.edge != leave.edge or home.hop != source:
             return []  # The loser of two crossing joins; the winner's took its place.
-        return self._forget(source, leave)
+        return self._plain(source, leave, now)
 
     def _forget(self, source: Hop, leave: Leave) -> list[Effect]:
-        triggered = self.routing.forget(ClientName(leave.client))
+        for engine in self.engines.values():
+            engine.passed(source, leave, None)
+        triggered = self.routing.forget(ClientName(leave.client), self.versions.view())
         others = tuple(hop for hop in self.routing.neighbours if hop != source)
         effects: list[Effect] = [Send(others, leave)] if others else []
         return effects + [Send((hop,), sent) for hop, sent in triggered]
@@ -303,20 +414,10 @@ class Broker:
 
     def _ask(self, task: Task, hop: Hop, message: Operation | Join) -> Effect:
         """Send a neighbour its part of a task; the task waits for the answer."""
-        self._requests += 1
-        task.waiting += 1
-        self._pending[self._requests] = (hop, task)
-        return Send((hop,), msgspec.structs.replace(message, req=self._requests))
+        return Send((hop,), msgspec.structs.replace(message, req=self._tasks.ask(task, hop)))
 
     def _done(self, source: Hop, done: Done, now: float) -> list[Effect]:
-        asked = self._pending.get(done.req)
-        if asked is None or asked[0] != source:
-            raise ProtocolError(f"{source} answers request {done.req}, which it was not asked")
-        return self._answered(done.req, done)
-
-    def _answered(self, req: int, done: Done) -> list[Effect]:
-        _, task = self._pending.pop(req)
-        task.waiting -= 1
+        task = self._tasks.answered(source, done.req)
         if done.code and not task.error[0]:
             task.error = (done.code, done.reason)
         return self._finished(task)
@@ -339,42 +440,58 @@ class Broker:
     # --- engines and operators ---
 
     def _engine_message(self, source: Hop, message: EngineMessage, now: float) -> list[Effect]:
-        engine = self._engines.get(message.engine)
+        engine = self.engines.get(message.engine)
         if engine is None:
             raise ProtocolError(f"{self.name} has no transaction engine {message.engine!r}")
         return engine.receive(source, message.body, now)
 
     def _inspect(self, source: Hop, inspect: Inspect, now: float) -> list[Effect]:
         if inspect.what == "tables":
-            body: Any = self.routing.as_data()
+            body: Any = self.routing.as_data(self.versions.view())
+        elif inspect.what in self.engines:
+            body = self.engines[inspect.what].inspect(inspect.argument)
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]
 
-    def _record(
+    def record(
         self,
         kind: TraceKind,
         now: float,
-        what: Pub | Operation,
-        source: Hop,
-        dests: tuple[Hop, ...],
+        what: Pub | Operation | None,
+        source: Hop | str = "",
+        dests: tuple[Hop, ...] = (),
+        *,
+        tx: str = "",
+        engine: str = "",
+        outcome: str = "",
     ) -> Record:
+        """The next record of this node. The caller has asked whether there is a trace."""
         self._records += 1
-        if isinstance(what, Pub):
-            op_kind, text = "pub", format_publication(what.point)
-        else:
-            op_kind, text = what.kind, format_filter(what.filter)
+        op_id = op_kind = client = text = ""
+        if what is not None:
+            client = what.client
+            if isinstance(what, Pub):
+                op_id, op_kind = f"{client}:{what.seq}", "pub"
+                text = format_publication(what.point)
+            else:
+                op_id, op_kind = f"{client}#{what.seq}", what.kind
+                text = format_filter(what.filter)
         return Record(
             seq=self._records,
             node=self.name,
             kind=kind,
             at_ns=round(now * 1e9),
-            op_id=f"{what.client}:{what.seq}",
+            tx=tx,
+            engine=engine,
+            op_id=op_id,
             op_kind=op_kind,
-            client=what.client,
+            client=client,
             filter=text,
             source=source,
             dests=dests,
+            version=",".join(f"{name}:{number}" for name, number in self.versions.committed),
+            outcome=outcome,
         )
 
 

@@ -63,7 +63,8 @@ class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
     req: int
     kind: Kind
     client: str
-    #: The client's own numbering: of its operations that contain a point, the last decides.
+    #: Numbers the client's operations in its own order: of those that contain a point, the last
+    #: decides. Given by the edge broker, in the order of arrival.
     seq: int
     filter: Filter
     #: Whether the receiver keeps the operation as a table entry. Decided by the edge broker.

@@ -7,6 +7,7 @@ It shares no code with the routing that it judges, apart from the filter relatio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -81,21 +82,25 @@ class Oracle:
     edges: dict[str, str] = field(default_factory=dict)
     advertised: dict[str, list[Said]] = field(default_factory=dict)
     subscribed: dict[str, list[Said]] = field(default_factory=dict)
+    numbers: Counter[str] = field(default_factory=Counter)
 
     def join(self, client: str, edge: str) -> None:
         self.edges[client] = edge
         self.advertised[client] = []
         self.subscribed[client] = []
+        self.numbers[client] = 0
 
     def leave(self, client: str) -> None:
-        del self.edges[client], self.advertised[client], self.subscribed[client]
+        for held in (self.edges, self.advertised, self.subscribed, self.numbers):
+            del held[client]
 
-    def say(self, client: str, seq: int, kind: str, filter: Filter) -> bool:
+    def say(self, client: str, kind: str, filter: Filter) -> bool:
         """Let a client operate; False if it takes back what it does not hold."""
         said = self.subscribed[client] if kind in ("sub", "usub") else self.advertised[client]
         if kind in ("usub", "uadv") and not reaches(live(said), filter):
             return False
-        said.append(Said(seq, kind, filter))
+        self.numbers[client] += 1
+        said.append(Said(self.numbers[client], kind, filter))
         return True
 
     def receivers(self, point: Mapping[str, Value]) -> list[str]:

@@ -73,9 +73,9 @@ class World:
         self.sim.send(client, message)
 
     def say(self, client: str, kind: Any, filter: Filter) -> None:
-        seq = self.number(client)
-        accepted = self.oracle.say(client, seq, kind, filter)
-        operation = Operation(seq, kind, client, seq, filter)
+        accepted = self.oracle.say(client, kind, filter)
+        req = self.number(client)
+        operation = Operation(req, kind, client, req, filter)
         self.ask(client, operation, "" if accepted else "not-held")
 
     def leave(self, client: str) -> None:
@@ -94,7 +94,7 @@ class World:
             assert lines(tables["srt"]) == self.oracle.srt(name), f"SRT of {name}"
             assert lines(tables["prt"]) == self.oracle.prt(name), f"PRT of {name}"
             assert [row["client"] for row in tables["clients"]] == sorted(self.oracle.edges)
-            assert not broker._pending
+            assert not len(broker._tasks)
 
     def check_deliveries(self) -> None:
         """Publish every point of a grid from every client, one at a time."""
