@@ -180,7 +180,8 @@ class TcpChannel:
             await self._dial()
         except OSError as error:
             raise Unreachable(f"no broker at {self._address}: {_reason(error)}") from None
-        self._tick()
+        if self._error is None:
+            self._tick()
 
     def send(self, message: AnyMessage) -> None:
         link = self._link

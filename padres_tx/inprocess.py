@@ -171,10 +171,11 @@ class InProcessOverlay:
 
     def close(self) -> None:
         """Close the blocking clients that are still open, and stop."""
-        for client in self._blocking:
-            client.close()
-        self._blocking.clear()
-        self.stop()
+        with contextlib.ExitStack() as stack:  # All of it, whatever one of them may raise.
+            stack.callback(self.stop)
+            for client in self._blocking:
+                stack.callback(client.close)
+            self._blocking.clear()
 
     def __enter__(self) -> Self:
         return self

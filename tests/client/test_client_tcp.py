@@ -404,9 +404,7 @@ def test_a_broker_that_is_killed_is_an_error_everywhere_and_never_a_hang(tmp_pat
         process.popen.kill()
         subscribing = asyncio.create_task(a1.subscribe({"class": "p2"}))
         for task in (iterating, waiting, subscribing):
-            with pytest.raises(
-                ConnectionLost, match=r"has been away for 0.3 s \(Connection refused"
-            ):
+            with pytest.raises(ConnectionLost, match=r"has been away for 0\.3 s"):
                 await task
         with pytest.raises(ConnectionLost):
             await a1.publish(P1)
@@ -416,7 +414,7 @@ def test_a_broker_that_is_killed_is_an_error_everywhere_and_never_a_hang(tmp_pat
             async for _ in e:
                 pass
         # A subscription was under way that the broker may not have got.
-        with pytest.raises(ConnectionLost, match="1 messages may be lost"):
+        with pytest.raises(ConnectionLost, match="messages may be lost"):
             await a1.close()
         # The publication has arrived, but whether its acknowledgement has, chance decides.
         with contextlib.suppress(ConnectionLost):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import (
@@ -215,6 +215,7 @@ BOXES = st.builds(
 POINTS = [{"class": "p1", "x": x, "y": y} for x in range(5) for y in range(4)]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), BOXES, st.sampled_from(["done", "refused", "later"]))),
     st.randoms(use_true_random=False),
