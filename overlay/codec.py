@@ -6,7 +6,7 @@ whatever the bytes. The length prefix and its limit belong to the host; `FRAME_L
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from overlay.messages import AnyMessage, AnySignal, Message, Signal
 #: The largest frame that is read or written. A publication is an event, not a file; what is larger
 #: would hold up everything behind it on the link.
 FRAME_LIMIT = 1 << 20
+
+T = TypeVar("T")
 
 
 def _encode_filter(value: Any) -> Any:
@@ -33,24 +35,35 @@ def _decode_filter(kind: type, value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_filter)
-_decoder: msgspec.msgpack.Decoder[AnyMessage | AnySignal] = msgspec.msgpack.Decoder(
-    AnyMessage | AnySignal, dec_hook=_decode_filter
-)
+class StructCodec(Generic[T]):
+    """Structs of some types to msgpack and back; filters may be anywhere in them."""
+
+    def __init__(self, types: Any) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(
+            types, dec_hook=_decode_filter
+        )
+        self.encode = msgspec.msgpack.Encoder(enc_hook=_encode_filter).encode
+
+    def decode(self, data: bytes | memoryview | msgspec.Raw) -> T:
+        """The struct in the data.
+
+        Raises ProtocolError if it is none.
+        """
+        try:
+            return self._decoder.decode(data)
+        # RecursionError: deeply nested garbage; the others are msgspec's ways to say no.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+            size = memoryview(data).nbytes
+            raise ProtocolError(f"undecodable frame of {size} bytes: {error}") from None
+
+
+_frames: StructCodec[AnyMessage | AnySignal] = StructCodec(AnyMessage | AnySignal)
 
 
 def encode(value: Message | Signal) -> bytes:
     """The frame of a message or signal, without its length prefix."""
-    return _encoder.encode(value)
+    return _frames.encode(value)
 
 
-def decode(frame: bytes | memoryview) -> AnyMessage | AnySignal:
-    """The message or signal in a frame.
-
-    Raises ProtocolError if it is none.
-    """
-    try:
-        return _decoder.decode(frame)
-    # RecursionError: deeply nested garbage; the others are msgspec's ways to say no.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"undecodable frame of {len(frame)} bytes: {error}") from None
+#: The message or signal in a frame. Raises ProtocolError if it is none.
+decode = _frames.decode

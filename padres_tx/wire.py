@@ -1,0 +1,166 @@
+"""What a client and its edge broker say to each other about transactions.
+
+These structs travel as the body of an `EngineMessage` that names the engine. The same few serve
+every engine that runs at brokers; what brokers say among themselves is each engine's own.
+
+A *frame* is a run of operations of one client in one transaction, carried out one after the other
+by the client's edge broker: frame 0 is the coordinator's, and each tcm that reaches a client opens
+another one there. So a client can send a whole frame at once, without waiting for each answer.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from overlay.codec import StructCodec
+from overlay.filters import Filter, Value
+from overlay.messages import EngineMessage, Version
+
+#: A transaction's name: its coordinator, and a number that the coordinator has given once.
+TxID: TypeAlias = Version
+
+OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
+
+
+def tx_text(tx: TxID) -> str:
+    """A transaction's name for people and records."""
+    return f"{tx[0]}:{tx[1]}"
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of these messages."""
+
+
+class Step(Said, frozen=True, array_like=True, gc=False):
+    """One operation of a client: a filter for (un-)sub and (un-)adv, a point for pub and tcm."""
+
+    client: str
+    kind: OpKind
+    filter: Filter | None = None
+    point: dict[str, Value] | None = None
+    payload: bytes = b""
+    #: The client's number for a publication, as for plain ones.
+    seq: int = 0
+    #: In a static transaction: the steps, by position, that must come before this one.
+    after: tuple[int, ...] = ()
+    #: In a static transaction: the clients that a tcm has to reach.
+    receivers: tuple[str, ...] = ()
+
+
+# --- from a client ---
+
+
+class Begin(Said, frozen=True, array_like=True, gc=False, tag=1):
+    """Begin a transaction. `age` is that of the first attempt, 0 if this is it."""
+
+    tx: TxID
+    deadline_s: float
+    age: int = 0
+    #: Ask for precedence over everything else: this transaction has lost too often.
+    fence: bool = False
+
+
+class Operate(Said, frozen=True, array_like=True, gc=False, tag=2):
+    """One more operation of a frame; answered by `Operated`."""
+
+    tx: TxID
+    frame: int
+    number: int
+    step: Step
+
+
+class Finish(Said, frozen=True, array_like=True, gc=False, tag=3):
+    """The frame that a tcm opened is complete; `error` not empty: the client could not do it."""
+
+    tx: TxID
+    frame: int
+    error: str = ""
+
+
+class Commit(Said, frozen=True, array_like=True, gc=False, tag=4):
+    """The coordinator asks for the commit, when frame 0 is done; answered by `Ended`."""
+
+    tx: TxID
+
+
+class Abort(Said, frozen=True, array_like=True, gc=False, tag=5):
+    """Somebody in the transaction wants it aborted; answered by `Ended`."""
+
+    tx: TxID
+    reason: str = ""
+
+
+class Submit(Said, frozen=True, array_like=True, gc=False, tag=6):
+    """A static transaction as a whole; answered by `Ended`."""
+
+    tx: TxID
+    deadline_s: float
+    steps: tuple[Step, ...]
+
+
+# --- to a client ---
+
+
+class Began(Said, frozen=True, array_like=True, gc=False, tag=20):
+    """The transaction is known, with this age."""
+
+    tx: TxID
+    age: int
+
+
+class Operated(Said, frozen=True, array_like=True, gc=False, tag=21):
+    """An operation of a frame is done everywhere, with all that it triggered."""
+
+    tx: TxID
+    frame: int
+    number: int
+
+
+class Tcm(Said, frozen=True, array_like=True, gc=False, tag=22):
+    """A transaction control message has come: act in this frame, and finish it."""
+
+    tx: TxID
+    frame: int
+    publisher: str
+    seq: int
+    point: dict[str, Value]
+    payload: bytes
+
+
+class Ended(Said, frozen=True, array_like=True, gc=False, tag=23):
+    """The decision. `code` says why it was aborted: "conflict" is worth another attempt.
+
+    `words` are this client's own routing operations that have become effective.
+    """
+
+    tx: TxID
+    committed: bool
+    code: str = ""
+    reason: str = ""
+    words: tuple[tuple[str, Filter], ...] = ()
+
+
+class Applied(Said, frozen=True, array_like=True, gc=False, tag=24):
+    """To the coordinator: every broker has carried the decision out."""
+
+    tx: TxID
+
+
+class Drained(Said, frozen=True, array_like=True, gc=False, tag=25):
+    """To who took part: no publication from before the commit will come any more."""
+
+    tx: TxID
+
+
+FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit
+ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained
+
+to_client: StructCodec[ToClient] = StructCodec(ToClient)
+from_client: StructCodec[FromClient] = StructCodec(FromClient)
+
+
+def engine_message(engine: str, body: bytes) -> EngineMessage:
+    """The message that carries a body to the engine at the other end."""
+    return EngineMessage(engine, msgspec.Raw(body))
