@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from overlay.broker import Broker
-from overlay.codec import decode
+from overlay.codec import decode, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
 from overlay.frames import PREFIX_SIZE, pack
@@ -54,7 +54,8 @@ class Attachment:
 
         Raises FrameTooLarge.
         """
-        self._overlay.take(self, pack(message))
+        # Packed, for the limit on what a client may send.
+        self._overlay.take(self, pack(message)[PREFIX_SIZE:])
 
     def detach(self) -> None:
         """Leave; nothing happens if that has happened already."""
@@ -117,10 +118,10 @@ class InProcess:
 
     # --- for attachments ---
 
-    def take(self, attachment: Attachment, frame: bytes) -> None:
+    def take(self, attachment: Attachment, body: bytes) -> None:
         """A port has said something."""
         with self._lock:
-            self._queue.append((attachment.broker, attachment, frame))
+            self._queue.append((attachment.broker, attachment, body))
             self._run()
 
     def leave(self, attachment: Attachment) -> None:
@@ -141,21 +142,21 @@ class InProcess:
         self._running = True
         try:
             while self._queue:
-                broker, source, frame = self._queue.popleft()
+                broker, source, body = self._queue.popleft()
                 if isinstance(source, Attachment):
-                    self._receive(source, frame)
+                    self._receive(source, body)
                 else:
                     core = self.brokers[broker]
-                    self._carry_out(broker, core.receive(Hop(source), _read(frame), self.now))
+                    self._carry_out(broker, core.receive(Hop(source), _read(body), self.now))
         finally:
             self._running = False
 
-    def _receive(self, source: Attachment, frame: bytes) -> None:
+    def _receive(self, source: Attachment, body: bytes) -> None:
         if not self._is_attached(source):
             return
         core = self.brokers[source.broker]
         try:
-            effects = core.receive(source.hop, _read(frame), self.now)
+            effects = core.receive(source.hop, _read(body), self.now)
         except PeerError as error:
             self._close(source, error)
         else:
@@ -165,9 +166,9 @@ class InProcess:
         for effect in effects:
             match effect:
                 case Send():
-                    frame = pack(effect.message)
+                    body = encode(effect.message)
                     for hop in effect.hops:
-                        self._forward(broker, hop, frame)
+                        self._forward(broker, hop, body)
                 case Close():
                     attachment = self._attached.get((broker, effect.hop))
                     if attachment is not None:
@@ -179,14 +180,14 @@ class InProcess:
                 case Record():
                     self.records.append(effect)
 
-    def _forward(self, broker: BrokerName, hop: Hop, frame: bytes) -> None:
+    def _forward(self, broker: BrokerName, hop: Hop, body: bytes) -> None:
         if (neighbour := BrokerName(hop)) in self.brokers:
-            self._queue.append((neighbour, broker, frame))
+            self._queue.append((neighbour, broker, body))
             return
         attachment = self._attached.get((broker, hop))
         if attachment is not None:
             try:
-                attachment.port.deliver(_read(frame))
+                attachment.port.deliver(_read(body))
             except PeerError as error:
                 self._close(attachment, error)
 
@@ -201,8 +202,8 @@ class InProcess:
             self._carry_out(broker, self.brokers[broker].client_left(hop[1:], self.now))
 
 
-def _read(frame: bytes) -> AnyMessage:
+def _read(body: bytes) -> AnyMessage:
     """Each receiver reads its own copy, as from a wire: nobody shares what another may change."""
-    message = decode(frame[PREFIX_SIZE:])
+    message = decode(body)
     assert isinstance(message, Message)
     return message
