@@ -2,6 +2,7 @@
 
 OverlayError
 ├── FilterError          a filter, predicate or value that is none; names the attribute and why
+├── FrameTooLarge        a message larger than a broker reads from a client
 ├── OperationError       the caller's mistake: the operation was refused, nothing has changed
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
@@ -34,6 +35,12 @@ class FilterError(OverlayError, ValueError):
         self.attribute = attribute
         self.reason = reason
         super().__init__(reason if attribute is None else f"attribute {attribute!r}: {reason}")
+
+
+class FrameTooLarge(OverlayError, ValueError):
+    """A message that is larger than its receiver would read; it was not sent."""
+
+    code = "too-large"
 
 
 class OperationError(OverlayError):

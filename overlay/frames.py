@@ -13,39 +13,41 @@ from __future__ import annotations
 from struct import Struct
 
 from overlay.codec import FRAME_LIMIT, encode
-from overlay.errors import OverlayError, ProtocolError
+from overlay.errors import FrameTooLarge, ProtocolError
 from overlay.messages import Message, Signal
+
+__all__ = ["BROKER_FRAME_LIMIT", "PREFIX_SIZE", "FrameTooLarge", "Splitter", "pack"]
 
 _PREFIX = Struct("!I")
 PREFIX_SIZE = _PREFIX.size
 
+#: The largest frame that a broker writes. It has to be more than a client may write: an edge broker
+#: adds to an operation what it makes obsolete (up to ENTRIES_PER_CLIENT numbers of five bytes), and
+#: must not fail where the client was right.
+BROKER_FRAME_LIMIT = 8 * FRAME_LIMIT
 
-class FrameTooLarge(OverlayError, ValueError):
-    """The caller's mistake: a message that no receiver would read."""
 
-    code = "too-large"
-
-
-def pack(value: Message | Signal) -> bytes:
+def pack(value: Message | Signal, limit: int = FRAME_LIMIT) -> bytes:
     """The frame of a message or signal, as it goes on the wire; `codec.decode` takes it from
     `PREFIX_SIZE` on.
 
-    Raises FrameTooLarge beyond `codec.FRAME_LIMIT`.
+    Raises FrameTooLarge beyond the limit, which by default is a client's.
     """
     body = encode(value)
-    if len(body) > FRAME_LIMIT:
+    if len(body) > limit:
         raise FrameTooLarge(
-            f"a {type(value).__name__} of {len(body)} bytes is over the limit of {FRAME_LIMIT}"
+            f"a {type(value).__name__} of {len(body)} bytes is over the limit of {limit}"
         )
     return _PREFIX.pack(len(body)) + body
 
 
 class Splitter:
-    """Cuts what arrives on one connection into frames."""
+    """Cuts what arrives on one connection into frames; `limit` is for what a peer may send."""
 
-    __slots__ = ("_have", "_need", "_parts")
+    __slots__ = ("_have", "_need", "_parts", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = BROKER_FRAME_LIMIT) -> None:
+        self.limit = limit
         # The beginning of a frame waits in parts, and is joined when the frame is complete: a
         # large frame that comes in crumbs is not copied once a crumb.
         self._parts: list[bytes] = []
@@ -55,8 +57,8 @@ class Splitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes, each with its prefix.
 
-        Raises ProtocolError if a frame announces more than `codec.FRAME_LIMIT`; the connection is
-        then of no more use.
+        Raises ProtocolError if a frame announces more than the limit; the connection is then of
+        no more use.
         """
         if self._parts:
             self._parts.append(data)
@@ -68,13 +70,11 @@ class Splitter:
         frames: list[bytes] = []
         start, end = 0, len(data)
         need = PREFIX_SIZE
-        unpack = _PREFIX.unpack_from
+        unpack, limit = _PREFIX.unpack_from, self.limit
         while end - start >= PREFIX_SIZE:
             length = unpack(data, start)[0]
-            if length > FRAME_LIMIT:
-                raise ProtocolError(
-                    f"a frame of {length} bytes is announced; the limit is {FRAME_LIMIT}"
-                )
+            if length > limit:
+                raise ProtocolError(f"a frame of {length} bytes is announced; the limit is {limit}")
             stop = start + PREFIX_SIZE + length
             if stop > end:
                 need = PREFIX_SIZE + length

@@ -19,13 +19,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.logger import Logger
 
 from overlay.broker import Broker
-from overlay.codec import decode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import (
     OverlayError,
@@ -34,7 +33,7 @@ from overlay.errors import (
     SlowReader,
 )
 from overlay.flow import Flow
-from overlay.frames import PREFIX_SIZE, FrameTooLarge, pack
+from overlay.frames import BROKER_FRAME_LIMIT, FrameTooLarge, pack
 from overlay.link import (
     ACK_DELAY_S,
     Opening,
@@ -241,6 +240,7 @@ class Host:
 
     def _close(self, peer: Peer, goodbye: Goodbye) -> None:
         """End a link for good, with a word, after what is queued for it."""
+        self._queue(peer)
         if peer.wire is not None:
             self._write_idle(peer, self.now())
             peer.wire.close(goodbye)
@@ -281,17 +281,14 @@ class Host:
 
     # Messages come.
 
-    def arrived(self, peer: Peer, frames: Iterable[bytes]) -> None:
+    def arrived(self, peer: Peer, frames: list[bytes]) -> None:
         """Frames have come in on the peer's connection.
 
         Raises PeerError if they break the rules; then `expel`.
         """
-        receive = peer.link.receive
-        for frame in frames:
-            goodbye = receive(decode(frame[PREFIX_SIZE:]), frame)
-            if goodbye is not None:
-                self._parting(peer, goodbye)
-                break
+        goodbye = peer.link.receive_all(frames)
+        if goodbye is not None:
+            self._parting(peer, goodbye)
         now = self.now()
         # For what an acknowledgement that came has made room for.
         self._touch(peer)
@@ -321,24 +318,21 @@ class Host:
 
     def _hand_over(self, peer: Peer, now: float) -> bool:
         """Give the core what has come from a peer; False if the rest has to wait."""
-        link, hop = peer.link, peer.hop
-        inbox, hand_over = link.inbox, link.hand_over
-        admits, receive = self._flow.admits, self._core.receive
-        while inbox:
-            if not admits(peer):
+        link, hop, receive = peer.link, peer.hop, self._core.receive
+        while link.inbox:
+            if not self._flow.admits(peer):
                 return False
-            budget = QUANTUM
-            while inbox and budget:
-                budget -= 1
-                message, frame = hand_over()
+            items = link.hand_over_some(QUANTUM)
+            self._messages_in += len(items)
+            for message, frame in items:
                 try:
                     effects = receive(hop, message, now)
                 except PeerError as error:
                     self._expel(peer, error)
                     return True
-                if effects:
-                    self._carry_out(effects, message, frame)
-            self._messages_in += QUANTUM - budget
+                closed = self._carry_out(effects, message, frame)
+                if closed and self._peers.get(hop) is not peer:
+                    break  # The rest was said by somebody who is not here any more.
             self._touch(peer)  # For the acknowledgement.
             self._flush(now)
         return True
@@ -358,40 +352,41 @@ class Host:
 
     def _carry_out(
         self, effects: list[Effect], message: AnyMessage | None = None, frame: bytes = b""
-    ) -> None:
-        """Carry out effects in their order; `message` came in as `frame`, and can go out as it."""
-        peers, dirty = self._peers, self._dirty
+    ) -> bool:
+        """Carry out effects in their order; `message` came in as `frame`, and can go out as it.
+
+        Answers whether somebody was closed on.
+        """
+        peers, closed = self._peers, False
         for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                sent = effect.message  # type: ignore[union-attr]
-                data = frame if sent is message else _pack(sent)
-                for hop in effect.hops:  # type: ignore[union-attr]
+            if type(effect) is Send:
+                data = frame if effect.message is message else _pack(effect.message)
+                for hop in effect.hops:
                     peer = peers.get(hop)
                     if peer is None:
                         # A client or operator that has gone; the core is about to hear of it.
-                        assert hop not in self.neighbours
+                        assert hop.startswith(("@", "?")), hop
                         continue
-                    peer.link.send(data)
-                    self._messages_out += 1
-                    if not peer.dirty:
-                        peer.dirty = True
-                        dirty.append(peer)
-            elif kind is Record:
+                    if not peer.outgoing:
+                        self._touch(peer)
+                    peer.outgoing.append(data)
+            elif type(effect) is Record:
                 if self._record is not None:
-                    self._record(effect)  # type: ignore[arg-type]
-            elif isinstance(effect, Close):
-                peer = peers.get(effect.hop)
-                if peer is not None:
-                    self._close(peer, Goodbye(effect.code, effect.reason))
-            elif isinstance(effect, SetTimer):
+                    self._record(effect)
+            elif type(effect) is Close:
+                closed = True
+                leaver = peers.get(effect.hop)
+                if leaver is not None:
+                    self._close(leaver, Goodbye(effect.code, effect.reason))
+            elif type(effect) is SetTimer:
                 self._cancel(effect.key)
                 self._timers[effect.key] = self._clock.callLater(
                     effect.delay_s, self._guarded, self._wake, effect.key
                 )
             else:
-                assert isinstance(effect, CancelTimer), effect
+                assert type(effect) is CancelTimer, effect
                 self._cancel(effect.key)
+        return closed
 
     def _cancel(self, key: str) -> None:
         timer = self._timers.pop(key, None)
@@ -433,6 +428,7 @@ class Host:
             peer = self._dirty.pop()
             peer.dirty = False
             link = peer.link
+            self._queue(peer)
             if peer.wire is not None:
                 frames = link.take(now)
                 if frames:
@@ -443,6 +439,13 @@ class Host:
                 self._overflow(peer)
             if isinstance(peer, Neighbour):
                 self._flow.gauge(peer)
+
+    def _queue(self, peer: Peer) -> None:
+        """Put what the turn has for a peer on its link."""
+        if peer.outgoing:
+            self._messages_out += len(peer.outgoing)
+            peer.link.send_all(peer.outgoing)
+            peer.outgoing.clear()
 
     def _overflow(self, peer: Peer) -> None:
         """A queue has reached its limit: the peer reads too slowly, or has been down too long."""
@@ -530,8 +533,8 @@ class Host:
 
 def _pack(message: Message) -> bytes:
     try:
-        return pack(message)
+        return pack(message, BROKER_FRAME_LIMIT)
     except FrameTooLarge as error:
-        if isinstance(message, Report):
-            return pack(Done(message.req, error.code, str(error)))
-        raise
+        # A table can be larger than a frame; nothing else that a core says can.
+        assert isinstance(message, Report), error
+        return pack(Done(message.req, error.code, str(error)))

@@ -27,8 +27,9 @@ need never stop, so acknowledgements always come through.
 
 A host, for each new connection: `hello()` and `open`; for each frame: `receive`; then
 `hand_over` while there is something in `inbox` and the core may take it; at the end of each turn
-write what `take` gives. Every now and then: `take(now, idle=True)`, and end the connection if
-`silent`. When it is gone: `cut`.
+write what `take` gives. (`receive_all`, `hand_over_some` and `send_all` are the same for many.)
+Every now and then: `take(now, idle=True)`, and end the connection if `silent`. When it is gone:
+`cut`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from overlay.codec import FRAME_LIMIT
+from overlay.codec import decode
 from overlay.errors import ProtocolError
-from overlay.frames import PREFIX_SIZE, pack
+from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, pack
 from overlay.messages import (
     PROTOCOL_VERSION,
     Ack,
@@ -283,6 +284,14 @@ class Link:
         self._outbox_bytes = size = self._outbox_bytes + len(frame)
         return len(outbox) <= self._outbox_limit_messages and size <= self._outbox_limit_bytes
 
+    def send_all(self, frames: list[bytes]) -> None:
+        """Queue several frames at once, at a fraction of the price; then look at `full`."""
+        if self._forgotten:
+            self.given_up += len(frames)
+            return
+        self.outbox.extend(frames)
+        self._outbox_bytes += sum(map(len, frames))
+
     def take(self, now: float, *, idle: bool = False) -> list[bytes]:
         """What is to be written now, in this order: messages that the window admits, and an
         acknowledgement if it is due.
@@ -349,11 +358,7 @@ class Link:
         if isinstance(value, Message):
             self.inbox.append((value, frame))
             self._inbox_bytes += len(frame)
-            if (
-                len(self.inbox) > WINDOW_MESSAGES
-                or self._inbox_bytes > WINDOW_BYTES + FRAME_LIMIT + PREFIX_SIZE
-            ):
-                raise ProtocolError("the peer sends without waiting for acknowledgements")
+            self._check_window()
         elif isinstance(value, Ack):
             if not self._acked <= value.received <= self._acked + len(self.unacked):
                 raise ProtocolError(
@@ -366,6 +371,34 @@ class Link:
         elif isinstance(value, Hello):
             raise ProtocolError("a second hello on one connection")
         return None
+
+    def receive_all(self, frames: list[bytes]) -> Goodbye | None:
+        """Decode and take several frames at once, up to a goodbye; otherwise as `receive`.
+
+        Raises ProtocolError for what cannot be decoded, too.
+        """
+        append, size = self.inbox.append, 0
+        for frame in frames:
+            value = decode(frame[PREFIX_SIZE:])
+            if isinstance(value, Message):
+                append((value, frame))
+                size += len(frame)
+            else:
+                goodbye = self.receive(value, frame)
+                if goodbye is not None:
+                    break
+        else:
+            goodbye = None
+        self._inbox_bytes += size
+        self._check_window()
+        return goodbye
+
+    def _check_window(self) -> None:
+        if (
+            len(self.inbox) > WINDOW_MESSAGES
+            or self._inbox_bytes > WINDOW_BYTES + BROKER_FRAME_LIMIT + PREFIX_SIZE
+        ):
+            raise ProtocolError("the peer sends without waiting for acknowledgements")
 
     def _acknowledge(self, received: int) -> None:
         unacked = self.unacked
@@ -383,3 +416,18 @@ class Link:
         self._handed_bytes += size
         self.handed_over += 1
         return item
+
+    def hand_over_some(self, limit: int) -> list[tuple[AnyMessage, bytes]]:
+        """The next messages for the core, at most so many; it has to get all of them."""
+        inbox = self.inbox
+        if len(inbox) <= limit:
+            items = list(inbox)
+            inbox.clear()
+            size, self._inbox_bytes = self._inbox_bytes, 0
+        else:
+            items = [inbox.popleft() for _ in range(limit)]
+            size = sum([len(frame) for _, frame in items])
+            self._inbox_bytes -= size
+        self._handed_bytes += size
+        self.handed_over += len(items)
+        return items

@@ -43,7 +43,7 @@ class Wire(Protocol):
 class Peer:
     """The part that is the same for everyone."""
 
-    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "wire")
+    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "outgoing", "wire")
 
     def __init__(self, hop: Hop, link: Link, delay_s: float = 0.0) -> None:
         self.hop = hop
@@ -53,6 +53,8 @@ class Peer:
         self.delay_s = delay_s
         #: It has said goodbye, and goes when what it said before has been handed over.
         self.leaving = False
+        #: Frames that this turn has for the link.
+        self.outgoing: list[bytes] = []
         #: Whether it is on the host's list of links to look after at the end of the turn.
         self.dirty = False
 

@@ -28,9 +28,9 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from overlay.codec import decode
+from overlay.codec import FRAME_LIMIT, decode
 from overlay.errors import OverlayError, PeerError, ProtocolError
-from overlay.frames import PREFIX_SIZE, Splitter, pack
+from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
 from overlay.host import Host
 from overlay.link import WINDOW_BYTES
 from overlay.messages import BrokerName, Goodbye, Hello
@@ -48,8 +48,9 @@ RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 RETRY_FACTOR = 1.5
 
-#: What may be on its way through an emulated delay: the window, and as much for acknowledgements.
-DELAYED_BYTES = 2 * WINDOW_BYTES
+#: What may be on its way through an emulated delay: the window, the frame by which it can be
+#: exceeded, and as much for acknowledgements.
+DELAYED_BYTES = 2 * (WINDOW_BYTES + BROKER_FRAME_LIMIT)
 
 #: How often a port that stops looks whether its connections have ended.
 STOPPING_POLL_S = 0.02
@@ -123,7 +124,8 @@ class Connection(Protocol):
         self._dialled = dialled
         self._peer: Peer | None = None
         self._closing = False
-        self._splitter = Splitter()
+        # A stranger's limit until we know better.
+        self._splitter = Splitter(FRAME_LIMIT)
         self._timeout: Timer | None = None
         self._delayed_in: DelayLine | None = None
         self._delayed_out: DelayLine | None = None
@@ -169,10 +171,12 @@ class Connection(Protocol):
         try:
             step(*args)
         except OverlayError as error:
-            if self._peer is not None and isinstance(error, PeerError):
+            if self._peer is None:
+                self._refuse(error)
+            elif isinstance(error, PeerError):
                 self._host.expel(self._peer, error)
             else:
-                self._refuse(error)
+                self._host.crash()
         except Exception:
             self._host.crash()
 
@@ -199,6 +203,8 @@ class Connection(Protocol):
             self._peer = self._dialled
         else:
             self._peer = self._host.accept(self, hello)
+        if isinstance(self._peer, Neighbour):
+            self._splitter.limit = BROKER_FRAME_LIMIT
         self._begin_delays(self._peer)
         if len(frames) > 1 and not self._closing:
             self._host.arrived(self._peer, frames[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from overlay.codec import FRAME_LIMIT, decode
 from overlay.errors import ProtocolError
-from overlay.frames import PREFIX_SIZE, FrameTooLarge, Splitter, pack
+from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, FrameTooLarge, Splitter, pack
 from overlay.link import (
     ACK_BYTES,
     ACK_MESSAGES,
@@ -24,7 +25,7 @@ from overlay.link import (
     Link,
     Opening,
 )
-from overlay.messages import Ack, Done, Goodbye, Hello, Message, Ping, Pub
+from overlay.messages import Ack, Done, Goodbye, Hello, Ping, Pub
 
 
 def numbered(n: int, size: int = 0) -> bytes:
@@ -213,7 +214,7 @@ def test_the_window_bounds_the_messages_in_flight() -> None:
     for _ in range(ACK_MESSAGES):
         b.hand_over()
     assert said(b.take(0.0)) == [Ack(ACK_MESSAGES)]
-    carry([pack(Ack(ACK_MESSAGES))], a)
+    assert a.receive_all([pack(Ack(ACK_MESSAGES))]) is None
     assert numbers(a.take(0.0)) == list(range(WINDOW_MESSAGES, WINDOW_MESSAGES + 10))
 
 
@@ -241,8 +242,11 @@ def test_a_peer_that_overruns_the_window_breaks_the_protocol() -> None:
 def test_a_peer_that_overruns_the_window_by_bytes_breaks_the_protocol() -> None:
     _, b = pair()
     big = numbered(0, FRAME_LIMIT // 2)
+    # "The bytes can be exceeded by one frame", and the largest is a broker's.
+    enough = (WINDOW_BYTES + BROKER_FRAME_LIMIT) // len(big)
+    assert b.receive_all([big] * enough) is None
     with pytest.raises(ProtocolError, match="without waiting"):
-        carry([big] * (2 * WINDOW_BYTES // len(big)), b)
+        b.receive_all([big] * 2)
 
 
 def test_only_what_was_handed_over_is_acknowledged() -> None:
@@ -295,6 +299,19 @@ def test_the_outbox_has_a_limit_in_bytes() -> None:
     assert a.backlog_bytes > 1000
 
 
+def test_several_are_handed_over_at_once() -> None:
+    a, b = pair()
+    for n in range(5):
+        a.send(numbered(n))
+    frames = a.take(0.0)
+    assert b.receive_all([*frames, pack(Goodbye()), numbered(9)]) == Goodbye()
+    assert [m.req for m, _ in b.hand_over_some(3) if isinstance(m, Done)] == [0, 1, 2]
+    assert b.handed_over == 3
+    assert [frame for _, frame in b.hand_over_some(3)] == frames[3:]
+    assert b.hand_over_some(3) == []
+    assert said(b.take(0.0, idle=True)) == [Ack(5)]
+
+
 def test_a_goodbye_is_the_owners_and_a_second_hello_is_an_error() -> None:
     a, b = pair()
     assert a.receive(Goodbye("x", "y"), b"") == Goodbye("x", "y")
@@ -345,7 +362,9 @@ def test_frames_come_out_however_they_are_cut(payloads: list[bytes], cuts: list[
 
 def test_an_announced_frame_over_the_limit_is_refused_at_its_first_bytes() -> None:
     with pytest.raises(ProtocolError, match="limit"):
-        Splitter().feed((FRAME_LIMIT + 1).to_bytes(4, "big"))
+        Splitter(100).feed((101).to_bytes(4, "big"))
+    assert Splitter(100).feed((100).to_bytes(4, "big") + bytes(100)) != []
+    assert Splitter().feed(BROKER_FRAME_LIMIT.to_bytes(4, "big")) == []
 
 
 def test_a_message_over_the_limit_is_the_callers_mistake() -> None:
@@ -374,7 +393,11 @@ class Pipe:
         self.up = False
 
     def send(self, end: int, size: int) -> None:
-        self.links[end].send(numbered(self.next, size))
+        frame = numbered(self.next, size)
+        if size % 2:
+            self.links[end].send(frame)
+        else:
+            self.links[end].send_all([frame])
         if not self.forgotten[end]:
             self.sent[end].append(self.next)
         self.next += 1
@@ -385,11 +408,10 @@ class Pipe:
 
     def read(self, end: int, size: int) -> None:
         data, self.wires[end] = self.wires[end][:size], self.wires[end][size:]
-        carry(self.splitters[end].feed(data), self.links[end])
+        self.links[end].receive_all(self.splitters[end].feed(data))
 
     def hand_over(self, end: int, count: int) -> None:
-        for _ in range(min(count, len(self.links[end].inbox))):
-            message: Message = self.links[end].hand_over()[0]
+        for message, _ in self.links[end].hand_over_some(count):
             assert isinstance(message, Done)
             self.heard[end].append(message.req)
 
@@ -455,7 +477,9 @@ breaks: st.SearchStrategy[Callable[[Pipe], None]] = st.one_of(
 forgets = st.builds(lambda e: lambda p: p.forget(e), ends)
 
 
+@patch.multiple("overlay.link", WINDOW_MESSAGES=4, ACK_MESSAGES=2)
 def play(tape: list[Callable[[Pipe], None]]) -> Pipe:
+    """Play it with a window so small that it is often full."""
     pipe = Pipe()
     pipe.connect(hellos=2)
     for step in tape:
