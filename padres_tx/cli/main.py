@@ -106,11 +106,13 @@ def _load(plug_in: EntryPoint) -> click.Command:
 \b
 Start here:
   padres-tx demo
+
 \b
 Or, in three terminals:
   padres-tx up three
   padres-tx sub "[class,eq,'order'],[price,>,100]"
   padres-tx pub "[class,'order'],[price,150]" --payload hello
+
 \b
 Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input.
 """,

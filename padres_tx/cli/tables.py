@@ -41,6 +41,7 @@ Examples:
   padres-tx tables B2
   padres-tx tables B2 --overlay second --json
   padres-tx tables --at 127.0.0.1:7002
+
 \b
 Where something came from is a neighbour's name, or @client for a client of this broker.
 Publications go where the subscriptions that want them came from.

@@ -40,6 +40,7 @@ Examples:
   padres-tx sub "[class,eq,'order'],[price,>,100]"
   padres-tx sub "[class,eq,'order'],[customer,str-prefix,'A']" --broker B3 --json
   padres-tx sub "[class,isPresent]" --at 127.0.0.1:7002 --count 1 --timeout 10
+
 \b
 Operators: eq = > < >= <= isPresent str-prefix; several predicates mean all of them.
 """
