@@ -1,0 +1,15 @@
+"""`padres-tx bench`: the group of benchmarks; each is a command in a module of its own."""
+
+from __future__ import annotations
+
+import click
+
+from bench.match import match
+
+
+@click.group()
+def bench() -> None:
+    """Measure, each time beside a yardstick in the same run."""
+
+
+bench.add_command(match)
