@@ -309,12 +309,8 @@ class TcpChannel:
         link = self._link
         link.heard(self._loop.time())
         before = link.pending
-        goodbye: Goodbye | None = None
         try:
-            for frame in frames:
-                goodbye = link.receive(decode(frame[PREFIX_SIZE:]), frame)
-                if goodbye is not None:
-                    break
+            goodbye = link.receive_all(frames)
         except ProtocolError as error:
             self.abort(error)
             return
