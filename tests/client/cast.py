@@ -1,0 +1,75 @@
+"""Who plays in the asyncio client's tests: A1 receives, E publishes; or a broker by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
+
+from overlay.messages import Done
+from padres_tx.aio import Client
+from padres_tx.inprocess import InProcessOverlay
+from padres_tx.peer import Connecting
+from padres_tx.session import Notification, Session
+
+P1 = {"class": "p1"}
+X1 = {"class": "p1", "x": "x1"}
+
+
+def asynchronous(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test in an event loop of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())  # type: ignore[arg-type]
+
+    return run
+
+
+@asynccontextmanager
+async def cast() -> AsyncIterator[tuple[Client, Client]]:
+    """A1 at one end of the overlay, and E at the other, having advertised all of p1."""
+    overlay = InProcessOverlay("three")
+    async with overlay.connect_async("A1", at="B1") as a1, overlay.connect_async("E", at="B3") as e:
+        await e.advertise(P1)
+        yield a1, e
+
+
+class ByHand:
+    """A channel whose broker is the test: it sees what is sent, and says what comes."""
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+        self.full = False
+        self.waiting = 0
+        self.closed = False
+
+    async def open(self, end: Client) -> None:
+        self.end = end
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+        if len(self.sent) == 1:  # The join.
+            self.end.receive(Done(1))
+
+    def pull(self) -> None: ...
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def abort(self, error: Exception) -> None:
+        self.closed = True
+
+
+@asynccontextmanager
+async def alone() -> AsyncIterator[tuple[Client, ByHand]]:
+    """A client whose broker is the test."""
+    channel = ByHand()
+    async with Connecting(Client(Session("A1"), channel), 1) as client:  # type: ignore[arg-type]
+        yield client, channel
+
+
+async def received(client: Client) -> list[Notification]:
+    """All that has arrived for the iterator."""
+    return [notification async for notification in client.notifications(timeout_s=0)]
