@@ -173,8 +173,8 @@ class Running:
         self.directory = directory
         self._trace = trace
         self._children: dict[str, _Child] = {}
-        #: The end of the pipe that, once closed, ends all brokers (`broker_child`).
-        self._leash: int | None = None
+        #: A pipe: the brokers' end, and ours, which ends them when it is closed (`broker_child`).
+        self._leash: tuple[int, int] | None = None
 
     # --- where and what the brokers are ---
 
@@ -226,7 +226,7 @@ class Running:
             self._topology_file.write_text(self.topology.to_json(), encoding="utf-8")
         except OSError as error:
             raise LaunchError(f"cannot write into {self.directory}: {error.strerror}") from None
-        self._leash_end, self._leash = os.pipe()
+        self._leash = os.pipe()
         for broker in self.topology.brokers:
             self._spawn(broker)
 
@@ -235,6 +235,7 @@ class Running:
         return self.directory / "topology.json"
 
     def _spawn(self, broker: BrokerSpec) -> None:
+        assert self._leash is not None, "an overlay that has been stopped is over"
         # -P: a directory called "overlay" where the user happens to be must not be taken for ours.
         command = [sys.executable, "-P", "-m", "padres_tx.broker_child"]
         command += [str(self._topology_file.absolute()), broker.name]
@@ -244,7 +245,7 @@ class Running:
             with self.log(broker.name).open("ab") as log:
                 child = subprocess.Popen(
                     command,
-                    stdin=self._leash_end,
+                    stdin=self._leash[0],
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -321,8 +322,8 @@ class Running:
         for child in children:
             child.popen.wait(KILL_S)
         if self._leash is not None:
-            os.close(self._leash)
-            os.close(self._leash_end)
+            for end in self._leash:
+                os.close(end)
             self._leash = None
 
 

@@ -56,10 +56,11 @@ class Signals:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Note signals instead of dying of them."""
-        before = {
-            signum: signal.signal(signum, self._note)
-            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        }
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        # Under nohup a terminal may close, and the overlay is to stay.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted.append(signal.SIGHUP)
+        before = {signum: signal.signal(signum, self._note) for signum in wanted}
         try:
             yield
         finally:
@@ -87,7 +88,7 @@ class Supervisor:
         self._restart = restart
         self._trace = trace
         self._signals = Signals()
-        self._deaths: dict[str, _Deaths] = {}
+        self._deaths: dict[str, Deaths] = {}
         #: When a broker that has died is to be started again, on the monotonic clock.
         self._due: dict[str, float] = {}
 
@@ -172,21 +173,22 @@ class Supervisor:
         """Decide what becomes of a broker that has died, and say so."""
         if not self._restart:
             return f"broker {crash.broker} is down; the others go on (--restart would restart it)"
-        deaths = self._deaths.setdefault(crash.broker, _Deaths())
-        if deaths.count_one(time.monotonic()) > RESTARTS:
+        deaths = self._deaths.setdefault(crash.broker, Deaths())
+        if deaths.count(time.monotonic()) > RESTARTS:
             return f"broker {crash.broker} is down: it has died {deaths.in_a_row} times in a row"
         self._due[crash.broker] = time.monotonic() + RESTART_PAUSE_S
         return f"broker {crash.broker} will be restarted in {RESTART_PAUSE_S:g} s"
 
 
-class _Deaths:
+class Deaths:
     """How often a broker has died without being healthy in between."""
 
     def __init__(self) -> None:
         self.in_a_row = 0
         self._last_at = float("-inf")
 
-    def count_one(self, now: float) -> int:
+    def count(self, now: float) -> int:
+        """Count one more, now; answers how many in a row that makes."""
         if now - self._last_at > HEALTHY_S:
             self.in_a_row = 0
         self._last_at = now

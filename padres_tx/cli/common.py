@@ -6,6 +6,7 @@ listed here is a bug of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -47,7 +48,9 @@ def failure_of(error: Exception) -> click.ClickException | None:
 
 def say(text: str) -> None:
     """Tell a person something that is not the command's output."""
-    click.echo(text, err=True)
+    # Nobody may be there any more; an overlay does not end for that.
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(text, err=True)
 
 
 def secret() -> str | None:

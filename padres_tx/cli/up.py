@@ -199,9 +199,7 @@ def _show(record: OverlayRecord, as_json: bool, *, counters: bool = False) -> bo
         }
         click.echo(json.dumps(overlay, indent=2))
     else:
-        # Wide enough for its content where nobody looks: a log, a pipe.
-        console = Console()
-        console.print(_table(record, views, counters=counters), soft_wrap=True)
+        Console().print(_table(record, views, counters=counters))
     return record.phase == "up" and all(view["state"] == "up" for view in views)
 
 
@@ -236,11 +234,14 @@ def _view(broker: BrokerRecord, answer: Status | str) -> dict[str, Any]:
 
 def _table(record: OverlayRecord, views: list[dict[str, Any]], *, counters: bool) -> Table:
     table = Table(title=f"overlay {record.name} ({record.phase})", title_justify="left")
-    for column in ("broker", "address", "neighbours", "pid", "state"):
-        table.add_column(column, justify="right" if column == "pid" else "left")
+    table.add_column("broker", no_wrap=True)
+    table.add_column("address", no_wrap=True)
+    table.add_column("neighbours")
+    table.add_column("pid", no_wrap=True, justify="right")
+    table.add_column("state")
     if counters:
-        for column in ("clients", "messages in", "out"):
-            table.add_column(column, justify="right")
+        for column in ("clients", "in", "out"):
+            table.add_column(column, no_wrap=True, justify="right")
     for view in views:
         state = view["state"] + (f": {view['problem']}" if view["problem"] else "")
         row = [view["name"], view["address"], " ".join(view["neighbours"]), str(view["pid"])]
@@ -277,4 +278,4 @@ def down(*, name: str | None) -> None:
         processes.send(record.launcher, signal.SIGKILL)
         processes.wait_gone([record.launcher], KILL_S)
         registry.remove(record)
-    click.echo(f"overlay {record.name} has ended: {len(record.brokers)} brokers stopped")
+    click.echo(f"overlay {record.name} has ended, and its {len(record.brokers)} broker(s) with it")

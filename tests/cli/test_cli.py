@@ -145,7 +145,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     assert all(map(processes.alive, processes_of(record)))
     yield shell
     with shell.start("down") as down:
-        assert down.end() == (0, "overlay three has ended: 3 brokers stopped\n", "")
+        assert down.end() == (0, "overlay three has ended, and its 3 broker(s) with it\n", "")
     assert processes.wait_gone(processes_of(record), 0) == []
     assert "no overlay runs" in shell.refused("status")
     # Logs stay, for whoever wants to know.
