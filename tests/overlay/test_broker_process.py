@@ -32,6 +32,7 @@ from tests.overlay.wire import (
     inspect,
     one,
     running,
+    running_all,
 )
 
 RUN = [sys.executable, "-c", "from padres_tx.cli.broker import broker; broker()"]
@@ -190,7 +191,8 @@ def test_all_links_up_is_logged_once(tmp_path: Path) -> None:
         "brokers": [{"name": "B1", "port": b1}, {"name": "B2", "port": b2}],
         "edges": [["B1", "B2"]],
     }
-    with running(tmp_path, "B1", topology) as first, running(tmp_path, "B2", topology) as second:
+    tasks = {name: {"topology": topology} for name in ("B1", "B2")}
+    with running_all(tmp_path, tasks) as (first, second):
         client = RawClient("c").join(b1)
         for process in (first, second):
             assert len(process.events("all links up")) == 1

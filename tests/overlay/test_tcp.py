@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,16 @@ from overlay.messages import (
 from overlay.peers import Client, Neighbour
 from overlay.tcp import DELAYED_BYTES, DelayLine
 from tests.overlay.proxy import proxied
-from tests.overlay.wire import Process, RawClient, Refused, free_ports, inspect, one, running
+from tests.overlay.wire import (
+    Process,
+    RawClient,
+    Refused,
+    free_ports,
+    inspect,
+    one,
+    running,
+    running_all,
+)
 
 SETTINGS = {
     "secret": "s3cret",
@@ -336,6 +346,19 @@ def pair(b1: int, b2: int, **more: Any) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def both(
+    directory: Path, *, b1: int, b2: int, dialled: int = 0, **options: Any
+) -> Iterator[list[Process]]:
+    """B1, which dials B2 at the port `dialled`, and B2."""
+    tasks = {
+        "B1": {"topology": pair(b1, dialled or b2), **options},
+        "B2": {"topology": pair(b1, b2), **options},
+    }
+    with running_all(directory, tasks) as processes:
+        yield processes
+
+
 class Stream:
     """Numbered events from one client to another, each in its own thread."""
 
@@ -371,9 +394,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_connections_are_cut(tmp_path:
     b1, b2 = free_ports(2)
     with (
         proxied(b2, cut_every=20_000, seed=7) as proxy,
-        # B1 dials, so it is B1 that meets the proxy; and it comes first, to nobody.
-        running(tmp_path, "B1", pair(b1, proxy.port)) as first,
-        running(tmp_path, "B2", pair(b1, b2)) as second,
+        both(tmp_path, b1=b1, b2=b2, dialled=proxy.port) as (first, second),
     ):
         streams = [Stream("there", b1, b2, 6_000), Stream("back", b2, b1, 6_000)]
         for stream in streams:
@@ -394,8 +415,7 @@ def test_a_neighbour_that_does_not_take_holds_up_those_who_send(tmp_path: Path) 
     b1, b2 = free_ports(2)
     with (
         proxied(b2) as proxy,
-        running(tmp_path, "B1", pair(b1, proxy.port)) as first,
-        running(tmp_path, "B2", pair(b1, b2)),
+        both(tmp_path, b1=b1, b2=b2, dialled=proxy.port) as (first, _),
     ):
         stream = Stream("there", b1, b2, 1)
         local = RawClient("local").join(b1)
@@ -419,12 +439,13 @@ def test_a_neighbour_that_does_not_take_holds_up_those_who_send(tmp_path: Path) 
 
 def test_a_neighbour_that_is_down_for_long_is_given_up_and_begins_anew(tmp_path: Path) -> None:
     b1, b2 = free_ports(2)
-    limits = {"neighbour_outbox_messages": 500}
-    with running(tmp_path, "B1", pair(b1, b2), settings=limits) as first:
-        with running(tmp_path, "B2", pair(b1, b2)) as second:
-            stream = Stream("there", b1, b2, 1)
-            second.popen.kill()
-            second.popen.wait()
+    with both(tmp_path, b1=b1, b2=b2, settings={"neighbour_outbox_messages": 500}) as (
+        first,
+        second,
+    ):
+        stream = Stream("there", b1, b2, 1)
+        second.popen.kill()
+        second.popen.wait()
         eventually(lambda: not inspect(b1, "status")["links"][0]["up"])
         stream.publisher.publish(*range(2000), cls="there")
         stream.publisher.settle()
@@ -441,10 +462,11 @@ def test_a_neighbour_that_is_down_for_long_is_given_up_and_begins_anew(tmp_path:
 
 def test_brokers_that_do_not_trust_each_other_stay_apart(tmp_path: Path) -> None:
     b1, b2 = free_ports(2)
-    with (
-        running(tmp_path, "B1", pair(b1, b2), settings={"secret": "one"}) as first,
-        running(tmp_path, "B2", pair(b1, b2), settings={"secret": "two"}) as second,
-    ):
+    tasks = {
+        name: {"topology": pair(b1, b2), "settings": {"secret": secret}}
+        for name, secret in (("B1", "one"), ("B2", "two"))
+    }
+    with running_all(tmp_path, tasks) as (first, second):
         eventually(lambda: bool(first.events("refused by neighbour")))
         refusal = first.events("refused by neighbour")[0]
         assert (refusal["neighbour"], refusal["code"]) == ("B2", "unauthorized")
@@ -455,7 +477,7 @@ def test_brokers_that_do_not_trust_each_other_stay_apart(tmp_path: Path) -> None
 def test_links_with_an_emulated_delay_keep_their_order(tmp_path: Path) -> None:
     b1, b2 = free_ports(2)
     topology = {**pair(b1, b2, delay_ms=5), "client_delay_ms": 3}
-    with running(tmp_path, "B1", topology), running(tmp_path, "B2", topology):
+    with running_all(tmp_path, {name: {"topology": topology} for name in ("B1", "B2")}):
         stream = Stream("there", b1, b2, 3000)
         stream.start()
         stream.finish()

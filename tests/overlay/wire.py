@@ -78,9 +78,30 @@ def running(
 
     Options: `settings` (a dict), and whatever `run_broker` takes.
     """
+    with running_all(log_dir, {name: {"topology": topology, **options}}) as (process,):
+        yield process
+
+
+@contextlib.contextmanager
+def running_all(log_dir: Path, tasks: dict[str, dict[str, Any]]) -> Iterator[list[Process]]:
+    """Several of them, which take their time to start together; options by name."""
+    starting = [_start(log_dir, name, options) for name, options in tasks.items()]
+    try:
+        yield [_await_ready(*started) for started in starting]
+    finally:
+        for popen, _, _ in starting:
+            if popen.poll() is None:
+                popen.kill()
+                popen.wait()
+
+
+def _start(
+    log_dir: Path, name: str, options: dict[str, Any]
+) -> tuple[subprocess.Popen[bytes], Path, int]:
+    """The process, its log, and the pipe on which it says its port."""
     reading, writing = os.pipe()
     log = log_dir / f"{name}-{secrets.token_hex(4)}.log"
-    task = {"topology": topology, "name": name, "log_file": str(log), **options}
+    task = {"name": name, "log_file": str(log), **options}
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.overlay.broker_child", json.dumps(task), str(writing)],
         cwd=ROOT,
@@ -88,15 +109,14 @@ def running(
         start_new_session=True,
     )
     os.close(writing)
-    try:
-        with os.fdopen(reading) as ready:
-            port = ready.readline()
-        assert port, f"{name} did not start:\n{log.read_text() if log.exists() else ''}"
-        yield Process(popen, log, int(port))
-    finally:
-        if popen.poll() is None:
-            popen.kill()
-            popen.wait()
+    return popen, log, reading
+
+
+def _await_ready(popen: subprocess.Popen[bytes], log: Path, pipe: int) -> Process:
+    with os.fdopen(pipe) as ready:
+        port = ready.readline()
+    assert port, f"a broker did not start:\n{log.read_text() if log.exists() else ''}"
+    return Process(popen, log, int(port))
 
 
 def one(port: int = 0, **more: Any) -> dict[str, Any]:

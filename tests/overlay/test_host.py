@@ -1,0 +1,189 @@
+"""The host with recorded wires instead of sockets: what one turn writes, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from overlay.broker import Broker
+from overlay.codec import decode
+from overlay.effects import CancelTimer, Effect, SetTimer
+from overlay.filters import Filter
+from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
+from overlay.host import Host
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    Done,
+    Goodbye,
+    Hello,
+    Hop,
+    Inspect,
+    Join,
+    Message,
+    Operation,
+    Pub,
+    Report,
+    Role,
+)
+from overlay.peers import Peer
+
+
+class Recorded:
+    """A wire that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.goodbye: Goodbye | None = None
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self, goodbye: Goodbye) -> None:
+        self.goodbye = goodbye
+
+    def abort(self) -> None:
+        raise AssertionError("nobody should be cut off here")
+
+    def take(self) -> list[Message]:
+        """The messages that were written since the last time."""
+        frames = Splitter().feed(b"".join(self.writes))
+        self.writes.clear()
+        values = [decode(frame[PREFIX_SIZE:]) for frame in frames]
+        return [value for value in values if isinstance(value, Message)]
+
+
+class Setting:
+    """Broker M between A and B, which both dial it, with clients as they come."""
+
+    def __init__(self, core: type[Broker] = Broker) -> None:
+        self.clock = Clock()
+        names = [BrokerName("A"), BrokerName("B")]
+        self.host = Host(
+            core(BrokerName("M"), names), dict.fromkeys(names, 0.0), self.clock, self.crash
+        )
+        self.wires: dict[str, Recorded] = {}
+        self.peers: dict[str, Peer] = {}
+        self.connect("broker", "A")
+        self.connect("broker", "B")
+
+    def crash(self) -> None:
+        raise  # The host calls it while it handles the exception.
+
+    def connect(self, role: Role, name: str) -> None:
+        self.wires[name] = Recorded()
+        self.peers[name] = self.host.accept(self.wires[name], Hello(1, role, name, f"i-{name}"))
+
+    def say(self, name: str, *messages: Message) -> None:
+        self.host.arrived(self.peers[name], [pack(message) for message in messages])
+
+    def subscribed(self, name: str) -> None:
+        """A client that has joined and subscribed to everything that A's client p publishes."""
+        self.connect("client", name)
+        self.say(name, Join(1, name, ""))
+        self.answer("A")
+        self.answer("B")
+        self.say("A", Join(0, "p", "A"), Operation(0, "adv", "p", 1, Filter(cls="x")))
+        self.say(name, Operation(2, "sub", name, 1, Filter(cls="x")))
+        self.answer("A")
+        for wire in self.wires.values():
+            wire.take()
+
+    def answer(self, name: str) -> None:
+        """Say done to all that the neighbour was asked."""
+        asked = [m.req for m in self.wires[name].take() if isinstance(m, Join | Operation)]
+        self.say(name, *[Done(req) for req in asked if req])
+
+
+def test_a_turn_writes_each_link_once_and_forwards_the_bytes_that_came() -> None:
+    setting = Setting()
+    setting.subscribed("s")
+    frames = [pack(Pub("p", n, {"cls": "x", "n": n}, b"payload")) for n in range(200)]
+    setting.host.arrived(setting.peers["A"], frames)
+    assert len(setting.wires["s"].writes) == 1
+    assert setting.wires["s"].writes[0].startswith(b"".join(frames))
+
+
+def test_closing_on_one_peer_does_not_cost_another_its_messages() -> None:
+    """Two clients called x joined at once; M's loses against A's, whose name sorts first."""
+    setting = Setting()
+    setting.subscribed("s")
+    setting.connect("client", "x")
+    setting.say("x", Join(1, "x", ""))
+    setting.say("A", Join(9, "x", "A"), *[Pub("p", n, {"cls": "x"}) for n in range(3)])
+    assert setting.wires["x"].goodbye is not None
+    assert setting.wires["x"].goodbye.code == "name-taken"
+    assert setting.wires["s"].take() == [Pub("p", n, {"cls": "x"}) for n in range(3)]
+
+
+def test_what_a_client_says_after_it_was_closed_on_is_not_heard() -> None:
+    setting = Setting()
+    setting.subscribed("s")
+    setting.say("A", Join(0, "taken", "A"))
+    setting.connect("client", "taken")
+    setting.say("taken", Join(1, "taken", ""), Pub("taken", 1, {"cls": "x"}))
+    assert setting.wires["taken"].goodbye is not None
+    assert setting.wires["taken"].goodbye.code == "name-taken"
+    assert setting.wires["s"].take() == []
+
+
+def test_a_report_that_is_too_large_is_refused_with_the_reason() -> None:
+    class Talkative(Broker):
+        def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+            effects = super().receive(source, message, now)
+            if isinstance(message, Inspect):
+                (answer,) = effects
+                report: Any = answer
+                report.message.body["padding"] = "x" * BROKER_FRAME_LIMIT
+            return effects
+
+    setting = Setting(Talkative)
+    setting.connect("operator", "o")
+    setting.say("o", Inspect(7, "tables"), Inspect(8, "status"))
+    refused, status = setting.wires["o"].take()
+    assert isinstance(refused, Done)
+    assert (refused.req, refused.code) == (7, "too-large")
+    assert isinstance(status, Report)
+    assert status.req == 8
+
+
+class Ticking(Broker):
+    """A core that sets, replaces and cancels timers when a publication says so."""
+
+    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+        if isinstance(message, Pub):
+            effects: list[Effect] = [
+                SetTimer("replaced", 1.0),
+                SetTimer("cancelled", 1.0),
+                CancelTimer("cancelled"),
+                CancelTimer("never set"),
+                SetTimer("replaced", 3.0),
+            ]
+            return effects
+        return super().receive(source, message, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        raise LookupError(key)
+
+
+def test_timers_come_back_to_the_core_and_an_error_there_is_a_crash() -> None:
+    setting = Setting(Ticking)
+    setting.say("A", Pub("p", 1, {}))
+    setting.clock.advance(2.9)
+    with pytest.raises(LookupError, match="replaced"):
+        setting.clock.advance(0.2)
+    assert setting.clock.getDelayedCalls() == []
+
+
+def test_a_neighbour_in_a_new_life_is_told_everything_anew() -> None:
+    setting = Setting()
+    setting.subscribed("s")
+    setting.host.lost(setting.wires["B"], setting.peers["B"])
+    setting.wires["B"] = Recorded()
+    hello = Hello(1, "broker", "B", "another life")
+    setting.peers["B"] = setting.host.accept(setting.wires["B"], hello)
+    told = setting.wires["B"].take()
+    assert [m.client for m in told if isinstance(m, Join)] == ["p", "s"]
+    assert [m.client for m in told if isinstance(m, Operation)] == ["p"]
