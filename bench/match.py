@@ -260,7 +260,7 @@ def _us_of_each(act: Callable[[Any], Any], things: list[Any]) -> float:
 MAX_OF_INTERVALTREE: Final = 0.1
 #: Ten times the subscriptions, on ranges.
 MAX_GROWTH: Final = 3.0
-#: From the smallest workflow to the largest; flat, as far as two noisy cores can tell.
+#: From the fastest size of workflow to the slowest; flat, as far as noisy cores can tell.
 MAX_UNEVENNESS: Final = 1.5
 
 

@@ -65,6 +65,7 @@ class Record(Generic[T]):
         self.filter = filter
         self.hop = hop
         self.number = number
+        #: What is left to be tested when a search has come as far as `home`.
         self.tests: tuple[_Test, ...] = tuple(
             (
                 name,
@@ -75,6 +76,10 @@ class Record(Generic[T]):
             )
             for name, interval in filter.predicates.items()
         )
+
+    def was_equal_in(self, name: str) -> None:
+        """Drop the test of an attribute for which the way to the record is proof enough."""
+        self.tests = tuple(test for test in self.tests if test[0] != name)
 
 
 def matches(tests: tuple[_Test, ...], get: Callable[[str], Any]) -> bool:
@@ -338,6 +343,7 @@ class Branches(Generic[T]):
             if place is None or place is _PRESENT:
                 continue
             if place.sort is _Sort.EQUAL:
+                record.was_equal_in(name)
                 return part.child(place)
             found = found or (part, place)
         return found[0].child(found[1]) if found is not None else None
@@ -352,6 +358,8 @@ class Branches(Generic[T]):
             if place is None or place is _PRESENT:
                 others.append(record)
             else:
+                if place.sort is _Sort.EQUAL:
+                    record.was_equal_in(name)
                 part.child(place).insert(record)
         return others
 
