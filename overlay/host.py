@@ -26,18 +26,10 @@ from twisted.logger import Logger
 
 from overlay.broker import Broker
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
-from overlay.errors import (
-    OverlayError,
-    PeerError,
-    ProtocolError,
-    SlowReader,
-)
+from overlay.errors import OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.flow import Flow
 from overlay.frames import BROKER_FRAME_LIMIT, FrameTooLarge, pack
-from overlay.link import (
-    ACK_DELAY_S,
-    Opening,
-)
+from overlay.link import ACK_DELAY_S, Opening
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -124,7 +116,7 @@ class Host:
         neighbour.refusals += 1
         wire.write(pack(neighbour.link.hello("broker", self.name, self.settings.secret)))
 
-    def accept(self, wire: Wire, hello: Hello) -> Peer:
+    def accept(self, wire: Wire, hello: Hello) -> None:
         """Somebody has connected and said hello: answer it.
 
         Raises OverlayError if they may not; nothing has changed then.
@@ -139,6 +131,7 @@ class Host:
         opening, lost = self._open(peer, wire, hello)
         secret = self.settings.secret if isinstance(peer, Neighbour) else ""
         wire.write(pack(peer.link.hello("broker", self.name, secret)))
+        wire.opened(peer)
         if isinstance(peer, Neighbour):
             self._linked(peer, opening, lost)
         else:
@@ -146,7 +139,6 @@ class Host:
             self._log.info("peer connected", hop=peer.hop, opening=opening.value)
             self._touch(peer)
             self._end_turn(self.now())
-        return peer
 
     def answered(self, wire: Wire, neighbour: Neighbour, hello: Hello) -> None:
         """The neighbour that was dialled has answered.
@@ -159,6 +151,7 @@ class Host:
         neighbour.calling = None
         neighbour.refusals = 0
         opening, lost = self._open(neighbour, wire, hello)
+        wire.opened(neighbour)
         self._linked(neighbour, opening, lost)
 
     def _open(self, peer: Peer, wire: Wire, hello: Hello) -> tuple[Opening, int]:
@@ -266,8 +259,9 @@ class Host:
         self._flow.waiting.pop(client, None)
         self._unacknowledged.pop(client, None)
         client.link.inbox.clear()
-        if self._peers.pop(client.hop, None) is None:
+        if self._peers.get(client.hop) is not client:
             return
+        del self._peers[client.hop]
         self._departed.append(client.name)
         self._log.info("client left", client=client.name, undelivered=client.link.pending)
 

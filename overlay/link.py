@@ -245,8 +245,7 @@ class Link:
         were given up now.
         """
         assert not (self.connected or self._said_hello), "close the connection first"
-        lost = self.pending
-        given_up = self.given_up + lost
+        lost, given_up = self.pending, self.given_up
         self._begin_life()
         self.given_up = given_up
         self.peer = ""

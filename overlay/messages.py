@@ -140,9 +140,9 @@ Role: TypeAlias = Literal["broker", "client", "operator"]
 class Hello(Signal, frozen=True, array_like=True, gc=False, tag=100):
     """The first frame in both directions.
 
-    `incarnation` names this life of the sender; `peer` is the incarnation of the receiver that the
-    sender's link belongs to ("" for none yet) and `received` how many of its messages have come
-    through. Both ends compare: the link goes on where it was only if both still know it.
+    `incarnation` names this life of the sender's end of the link; `peer` is the life of the
+    receiver's end that it belongs to ("" for none yet) and `received` how many of its messages have
+    come through. Both ends compare: the link goes on where it was only if both still know it.
     """
 
     version: int

@@ -30,6 +30,9 @@ class Clock(Protocol):
 class Wire(Protocol):
     """A TCP connection, as far as the host has to know."""
 
+    def opened(self, peer: Peer) -> None:
+        """The hellos are exchanged, and this is the peer's connection now."""
+
     def write(self, data: bytes) -> None:
         """Send whole frames, after the link's emulated delay."""
 

@@ -89,7 +89,7 @@ class DelayLine:
             data = self._line.popleft()[1]
             self._held -= len(data)
             self._out(data)
-        if self._line:
+        if self._line and self._call is None:
             self._call = self._clock.callLater(self._line[0][0] - now, self._due)
 
     def end(self, *, give_on: bool) -> None:
@@ -200,13 +200,9 @@ class Connection(Protocol):
         self._cancel_timeout()
         if self._dialled is not None:
             self._host.answered(self, self._dialled, hello)
-            self._peer = self._dialled
         else:
-            self._peer = self._host.accept(self, hello)
-        if isinstance(self._peer, Neighbour):
-            self._splitter.limit = BROKER_FRAME_LIMIT
-        self._begin_delays(self._peer)
-        if len(frames) > 1 and not self._closing:
+            self._host.accept(self, hello)
+        if len(frames) > 1 and self._peer is not None and not self._closing:
             self._host.arrived(self._peer, frames[1:])
 
     def _arrived(self, data: bytes) -> None:
@@ -234,7 +230,18 @@ class Connection(Protocol):
         )
         self.close(Goodbye(error.code, str(error)))
 
-    # What goes out: `peers.Wire`.
+    # What the host calls: `peers.Wire`.
+
+    def opened(self, peer: Peer) -> None:
+        self._peer = peer
+        if isinstance(peer, Neighbour):
+            self._splitter.limit = BROKER_FRAME_LIMIT
+        # From now on what we write is late, and what a client writes as well, so that it need not
+        # know; a neighbour delays on its own side.
+        if peer.delay_s:
+            self._delayed_out = DelayLine(self._clock, peer.delay_s, self._write)
+            if isinstance(peer, Client):
+                self._delayed_in = DelayLine(self._clock, peer.delay_s, self._delayed_arrival)
 
     def write(self, data: bytes) -> None:
         if self._delayed_out is None:
@@ -266,16 +273,6 @@ class Connection(Protocol):
         self._end_delays(give_on=False)
         transport: Any = self.transport
         transport.abortConnection()
-
-    # Emulated delays.
-
-    def _begin_delays(self, peer: Peer) -> None:
-        """From the hello on, what we write is late, and what a client writes as well, so that it
-        need not know; a neighbour delays on its own side."""
-        if peer.delay_s:
-            self._delayed_out = DelayLine(self._clock, peer.delay_s, self._write)
-            if isinstance(peer, Client):
-                self._delayed_in = DelayLine(self._clock, peer.delay_s, self._delayed_arrival)
 
     def _delayed_arrival(self, data: bytes) -> None:
         self._guard(self._arrived, data)

@@ -38,6 +38,9 @@ class Recorded:
         self.writes: list[bytes] = []
         self.goodbye: Goodbye | None = None
 
+    def opened(self, peer: Peer) -> None:
+        self.peer = peer
+
     def write(self, data: bytes) -> None:
         self.writes.append(data)
 
@@ -65,7 +68,6 @@ class Setting:
             core(BrokerName("M"), names), dict.fromkeys(names, 0.0), self.clock, self.crash
         )
         self.wires: dict[str, Recorded] = {}
-        self.peers: dict[str, Peer] = {}
         self.connect("broker", "A")
         self.connect("broker", "B")
 
@@ -74,10 +76,10 @@ class Setting:
 
     def connect(self, role: Role, name: str) -> None:
         self.wires[name] = Recorded()
-        self.peers[name] = self.host.accept(self.wires[name], Hello(1, role, name, f"i-{name}"))
+        self.host.accept(self.wires[name], Hello(1, role, name, f"i-{name}"))
 
     def say(self, name: str, *messages: Message) -> None:
-        self.host.arrived(self.peers[name], [pack(message) for message in messages])
+        self.host.arrived(self.wires[name].peer, [pack(message) for message in messages])
 
     def subscribed(self, name: str) -> None:
         """A client that has joined and subscribed to everything that A's client p publishes."""
@@ -101,7 +103,7 @@ def test_a_turn_writes_each_link_once_and_forwards_the_bytes_that_came() -> None
     setting = Setting()
     setting.subscribed("s")
     frames = [pack(Pub("p", n, {"cls": "x", "n": n}, b"payload")) for n in range(200)]
-    setting.host.arrived(setting.peers["A"], frames)
+    setting.host.arrived(setting.wires["A"].peer, frames)
     assert len(setting.wires["s"].writes) == 1
     assert setting.wires["s"].writes[0].startswith(b"".join(frames))
 
@@ -180,10 +182,10 @@ def test_timers_come_back_to_the_core_and_an_error_there_is_a_crash() -> None:
 def test_a_neighbour_in_a_new_life_is_told_everything_anew() -> None:
     setting = Setting()
     setting.subscribed("s")
-    setting.host.lost(setting.wires["B"], setting.peers["B"])
+    setting.host.lost(setting.wires["B"], setting.wires["B"].peer)
     setting.wires["B"] = Recorded()
     hello = Hello(1, "broker", "B", "another life")
-    setting.peers["B"] = setting.host.accept(setting.wires["B"], hello)
+    setting.host.accept(setting.wires["B"], hello)
     told = setting.wires["B"].take()
     assert [m.client for m in told if isinstance(m, Join)] == ["p", "s"]
     assert [m.client for m in told if isinstance(m, Operation)] == ["p"]

@@ -457,7 +457,8 @@ def test_a_neighbour_that_is_down_for_long_is_given_up_and_begins_anew(tmp_path:
             subscriber.operate("sub", Filter(cls="there"))
             stream.publisher.publish(1, 2, 3, cls="there")
             assert subscriber.numbers(3) == [1, 2, 3]
-        assert sum(event["messages"] for event in first.events("messages given up")) >= 2000
+        # Each is counted once: the 2000 events, and what else was said to a neighbour not there.
+        assert 2000 <= sum(event["messages"] for event in first.events("messages given up")) < 2010
 
 
 def test_brokers_that_do_not_trust_each_other_stay_apart(tmp_path: Path) -> None:
