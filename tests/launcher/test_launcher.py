@@ -55,6 +55,8 @@ def test_an_overlay_from_its_start_to_its_end(tmp_path: Path) -> None:
             # A broker that comes back is told by its neighbours what it has to know.
             running.restart("B2")
             running.wait_up()
+            # Returns when the subscriptions that it attracts have found the way again.
+            e.advertise("[class,eq,'p1']")
             e.publish("[class,'p1'],[x,2]")
             assert a1.next(timeout_s=WAIT_S)["x"] == 2
 
