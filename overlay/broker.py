@@ -102,8 +102,12 @@ class Engine(Protocol):
         """A plain operation has been carried out."""
         ...
 
-    def inspect(self, argument: str) -> Any:
-        """What is going on, as plain data for operators."""
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        """An operation given to `Broker.submit` need not wait, or not any more."""
+        ...
+
+    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
+        """Answer an operator with plain data, and do what was asked for."""
         ...
 
 
@@ -151,7 +155,8 @@ class Broker:
         self._joined: dict[Hop, int] = {}
         self._joining: dict[Hop, Task] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
-        self._held: deque[tuple[Hop, Operation | Leave]] = deque()
+        #: Those of an engine's transaction come with the engine's name and what it wants back.
+        self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Pub: self._publish,
             Operation: self._operate,
@@ -283,37 +288,72 @@ class Broker:
 
         Those behind it wait too, so that all brokers see one order.
         """
-        if self._held or any(e.holds(source, message) for e in self.engines.values()):
+        if self._must_wait(source, message):
             if len(self._held) >= HELD_LIMIT and isinstance(message, Operation):
                 error = OperationError("too many operations wait for undecided transactions")
                 if is_client(source):
                     return _answer(source, message.req, error)
-            self._held.append((source, message))
+            self._held.append((source, message, "", None))
             return []
         return self._carry_out(source, message, now)
+
+    def submit(
+        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
+    ) -> list[Effect]:
+        """Let an engine change the tables for everybody at once, when a plain operation might.
+
+        `Engine.resume` is called, now or later.
+        """
+        if self._must_wait(source, operation, engine):
+            self._held.append((source, operation, engine, context))
+            return []
+        return self.engines[engine].resume(source, operation, context, now)
+
+    def put_back(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
+        """Carry out an operation whose effect is worked out already (`store`, `drop`), in its turn.
+
+        For undoing: it takes entries out, or brings them back under their old numbers.
+        """
+        if self._must_wait(source, operation):
+            self._held.append((source, operation, "", True))
+            return []
+        return self._carry_out(source, operation, now, admitted=True)
 
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
         effects: list[Effect] = []
         while self._held:
-            source, message = self._held[0]
-            if any(engine.holds(source, message) for engine in self.engines.values()):
+            source, message, engine, context = self._held[0]
+            if self._conflicts(source, message, engine):
                 break
             self._held.popleft()
-            effects += self._carry_out(source, message, now)
+            if engine:
+                assert isinstance(message, Operation)
+                effects += self.engines[engine].resume(source, message, context, now)
+            else:
+                effects += self._carry_out(source, message, now, admitted=bool(context))
         return effects
 
-    @property
-    def held(self) -> tuple[tuple[Hop, Operation | Leave], ...]:
-        """The plain operations that wait for a decision."""
-        return tuple(self._held)
+    def _must_wait(self, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
+        return bool(self._held) or self._conflicts(source, message, engine)
 
-    def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+    def _conflicts(self, source: Hop, message: Operation | Leave, engine: str) -> bool:
+        others = (seat for name, seat in self.engines.items() if name != engine)
+        return any(other.holds(source, message) for other in others)
+
+    @property
+    def held(self) -> list[tuple[Hop, Operation | Leave]]:
+        """The plain operations that wait for a decision."""
+        return [(source, message) for source, message, _, _ in self._held]
+
+    def _carry_out(
+        self, source: Hop, message: Operation | Leave, now: float, *, admitted: bool = False
+    ) -> list[Effect]:
         if isinstance(message, Leave):
             return self._forget(source, message)
         operation = message
         scope = Scope(self.versions.view())
-        if is_client(source):
+        if is_client(source) and not admitted:
             try:
                 operation = self.admit(source, operation, scope)
             except OperationError as error:
@@ -449,7 +489,8 @@ class Broker:
         if inspect.what == "tables":
             body: Any = self.routing.as_data(self.versions.view())
         elif inspect.what in self.engines:
-            body = self.engines[inspect.what].inspect(inspect.argument)
+            body, effects = self.engines[inspect.what].inspect(inspect.argument, now)
+            return [Send((source,), Report(inspect.req, body)), *effects]
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]

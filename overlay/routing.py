@@ -112,7 +112,9 @@ class Routing:
     def apply(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Outcome:
         """Carry out an operation, and say what has to be sent because of it.
 
-        Raises ProtocolError if the source drops an entry that never came from it.
+        Raises ProtocolError if the source drops an entry that never came from it. In a version that
+        is no mistake: a plain operation that brings the entry may be held here, and then this
+        version will not be committed.
         """
         if operation.kind in ("sub", "usub"):
             return Outcome(self._apply_subscription(source, operation, scope), [], [])
@@ -223,6 +225,8 @@ class Routing:
         dropped: list[Entry] = []
         for seq in operation.drop:
             entry = space.get(operation.client, seq, scope.view)
+            if entry is None and scope.version is not None:
+                continue
             if entry is None or entry.hop != source:
                 raise ProtocolError(
                     f"{source} drops {operation.client}:{seq}, which did not come from there"

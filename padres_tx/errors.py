@@ -8,6 +8,7 @@ OverlayError                (overlay.errors: filters, refused operations, peers'
     ├── ConnectionLost      the broker has gone, and the session with it; also a ConnectionError
     ├── ClientClosed        a call on a client that has been closed
     ├── CallTimeout         no answer in time, the outcome is unknown; also a TimeoutError
+    ├── UnknownEngine       no transaction engine of that name; also a ValueError
     └── TooManyRequests     more calls are waiting for their answers than a session keeps
 
 What the overlay refuses keeps the overlay's class: `NameTaken`, `NotAdvertised`, `NotHeld`,
@@ -66,3 +67,9 @@ class TooManyRequests(ClientError):
     """More calls are waiting for their answers than a session keeps."""
 
     code = "too-many-requests"
+
+
+class UnknownEngine(ClientError, ValueError):
+    """No transaction engine has that name."""
+
+    code = "unknown-engine"

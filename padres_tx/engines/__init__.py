@@ -1,1 +1,51 @@
-"""Transaction engines, one module each, found by name."""
+"""Transaction engines, one module each, found by name.
+
+The engine "x-y" is the module `x_y` here, or else what the entry-point group `padres_tx.engines`
+offers under its name. An engine's module has
+
+    broker   what is made for every broker, `broker(broker) -> overlay.broker.Engine`; None if
+             the engine needs nothing there
+    client   the client's half: "dynamic", "static", or a class of its own
+             (`padres_tx.transactions`)
+
+There is no list to edit: every broker serves all engines that it finds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from overlay.broker import EngineFactory
+from padres_tx.errors import UnknownEngine
+
+GROUP = "padres_tx.engines"
+
+
+def names() -> list[str]:
+    """The names of all engines, the package's own and those from outside."""
+    own = {module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)}
+    outside = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
+    return sorted(own | outside)
+
+
+def load(name: str) -> ModuleType | Any:
+    """The engine of that name.
+
+    Raises UnknownEngine, which lists the known ones.
+    """
+    for module in pkgutil.iter_modules(__path__):
+        if module.name == name.replace("-", "_"):
+            return importlib.import_module(f"{__name__}.{module.name}")
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        return entry.load()
+    raise UnknownEngine(f"no transaction engine {name!r}; there are {', '.join(names())}")
+
+
+def broker_factories() -> dict[str, EngineFactory]:
+    """What every broker is made with."""
+    found = {name: load(name).broker for name in names()}
+    return {name: factory for name, factory in found.items() if factory is not None}

@@ -1,0 +1,66 @@
+"""Undoing operations on the shared routing state, the last first.
+
+Compensating in the original order is wrong: of `sub(F), usub(F)` the first inverse un-subscribes
+what is not there, the second subscribes, and the client ends up subscribed. In reverse order, and
+with only what each operation really changed, the tables end as they were.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.messages import Hop, Operation
+from overlay.space import Entry
+
+
+class Undo(NamedTuple):
+    """An operation that a client of this broker has done, and the entries that it dropped."""
+
+    source: Hop
+    operation: Operation
+    dropped: list[Entry]
+
+    def concerns(self, operation: Operation) -> bool:
+        """Whether another operation of the same client touches the same words."""
+        mine = self.operation
+        return (
+            mine.client == operation.client
+            and (mine.kind in ("sub", "usub")) == (operation.kind in ("sub", "usub"))
+            and (
+                mine.filter.overlaps(operation.filter)
+                or any(entry.filter.overlaps(operation.filter) for entry in self.dropped)
+            )
+        )
+
+
+def inverses(undo: Undo) -> list[Operation]:
+    """The operations that undo one: what was dropped comes back before what was stored goes."""
+    operation = undo.operation
+    yes, no = ("sub", "usub") if operation.kind in ("sub", "usub") else ("adv", "uadv")
+    back = [
+        Operation(0, yes if entry.positive else no, entry.client, entry.seq, entry.filter)  # type: ignore[arg-type]
+        for entry in undo.dropped
+    ]
+    if operation.store:
+        gone = Operation(
+            0,
+            no,  # type: ignore[arg-type]
+            operation.client,
+            operation.seq,
+            operation.filter,
+            store=False,
+            drop=(operation.seq,),
+        )
+        back.append(gone)
+    return back
+
+
+def compensate(broker: Broker, undos: list[Undo], now: float) -> list[Effect]:
+    """Undo what clients of this broker have done, the last first, here and wherever it went."""
+    effects: list[Effect] = []
+    for undo in reversed(undos):
+        for operation in inverses(undo):
+            effects += broker.put_back(undo.source, operation, now)
+    return effects

@@ -1,0 +1,125 @@
+"""What transactions read and write in a broker's tables, and when two of them conflict.
+
+Routing operations write: (un-)advertising the SRT, (un-)subscribing the PRT. Everything reads, and
+what is read is a predicate, not a row: a publication reads the PRT at its point, so a subscription
+that comes to contain the point changes what was read, though it was not there before. An operation
+that finds nothing has read that there is nothing.
+
+    publication, tcm   PRT at its point, at every broker that it visits; at the edge also its
+                       client's own advertisements at that point
+    sub, usub          SRT entries that overlap it; its client's own subscriptions there
+    adv, uadv          PRT entries that overlap it, even if there are none; for each of them the SRT
+                       entries that overlap that one; its client's own advertisements there
+
+Footprints are per broker and transaction. This module knows nothing of when to compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from overlay.filters import Filter, Value
+from overlay.messages import Hop, Leave, Operation, Pub
+from overlay.notation import format_filter
+from overlay.routing import Outcome, Routing
+from overlay.versions import Seen
+
+
+class Footprint:
+    """What was read and written at one broker."""
+
+    __slots__ = ("own", "own_points", "points", "prt", "srt", "wrote_adv", "wrote_sub")
+
+    def __init__(self) -> None:
+        self.points: list[Mapping[str, Value]] = []
+        self.own_points: list[tuple[str, Mapping[str, Value]]] = []
+        self.srt: list[Filter] = []
+        self.prt: list[Filter] = []
+        #: A client's own words in a table ("sub" or "adv") around a filter.
+        self.own: list[tuple[str, str, Filter]] = []
+        self.wrote_sub: list[tuple[str, Filter]] = []
+        self.wrote_adv: list[tuple[str, Filter]] = []
+
+    def publication(self, pub: Pub, *, at_edge: bool) -> None:
+        self.points.append(pub.point)
+        if at_edge:
+            self.own_points.append((pub.client, pub.point))
+
+    def operation(self, operation: Operation, read: Iterable[Filter] = ()) -> None:
+        """Add a routing operation; `read` are the subscriptions that an (un-)adv looked at."""
+        client, filter = operation.client, operation.filter
+        if operation.kind in ("sub", "usub"):
+            self.srt.append(filter)
+            self.own.append((client, "sub", filter))
+            self.wrote_sub.append((client, filter))
+        else:
+            self.prt.append(filter)
+            self.srt.extend(read)
+            self.own.append((client, "adv", filter))
+            self.wrote_adv.append((client, filter))
+
+    def reads_what(self, other: Footprint) -> Filter | None:
+        """A filter that the other writes and this one reads, if there is one."""
+        for client, filter in other.wrote_sub:
+            if (
+                any(filter.matches(point) for point in self.points)
+                or any(filter.overlaps(read) for read in self.prt)
+                or self._own(client, "sub", filter)
+            ):
+                return filter
+        for client, filter in other.wrote_adv:
+            if (
+                any(filter.overlaps(read) for read in self.srt)
+                or any(who == client and filter.matches(at) for who, at in self.own_points)
+                or self._own(client, "adv", filter)
+            ):
+                return filter
+        return None
+
+    def _own(self, client: str, table: str, filter: Filter) -> bool:
+        return any(
+            who == client and where == table and filter.overlaps(read)
+            for who, where, read in self.own
+        )
+
+    def conflict(self, other: Footprint) -> Filter | None:
+        """A filter on which the two conflict, whoever reads and whoever writes."""
+        return self.reads_what(other) or other.reads_what(self)
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.wrote_sub or self.wrote_adv)
+
+
+def of_plain(
+    routing: Routing, source: Hop, message: Operation | Leave, view: Seen | None
+) -> Footprint:
+    """The footprint of a plain operation that is about to be carried out."""
+    footprint = Footprint()
+    if isinstance(message, Operation):
+        read: list[Filter] = []
+        if message.kind in ("adv", "uadv"):
+            read = [entry.filter for entry in routing.prt.overlapping(message.filter, view)]
+        footprint.operation(message, read)
+        return footprint
+    # Who leaves takes back all that it has said.
+    client = message.client
+    for entry in routing.prt.of(client):
+        footprint.wrote_sub.append((client, entry.filter))
+    if source in routing.srt:
+        for entry in routing.srt[source].of(client):
+            footprint.wrote_adv.append((client, entry.filter))
+            footprint.prt.append(entry.filter)
+    return footprint
+
+
+def of_applied(operation: Operation, outcome: Outcome) -> Footprint:
+    """The footprint of an operation that has been applied."""
+    footprint = Footprint()
+    footprint.operation(operation, outcome.read)
+    return footprint
+
+
+def text(filter: Filter) -> str:
+    """A conflict's filter, for the reason that people read."""
+    return format_filter(filter)

@@ -1,0 +1,746 @@
+"""Dynamic transactions at a broker: operations one after the other, then one decision for all.
+
+The coordinator's edge broker begins the transaction, runs the commit protocol and owns the
+decision, so a client that dies never blocks anyone. The protocol, with the paper's names:
+
+    Init      floods; on FIFO links it is at every broker before any operation of the transaction,
+              so nobody has to acknowledge it.
+    Op        travels as the tables say; answered by Acked when it is done everywhere behind the
+              sender, with all that it triggered (nested acknowledgements, Algorithm 2): triggered
+              (un-)subscriptions, and what clients do on receiving a tcm.
+    Prepare   floods, and every broker votes; Vote converges (Algorithm 3).
+    Decide    floods, Decided converges, and then Forget floods: nobody needs the state before.
+    Doom      goes to the coordinator's edge: this transaction cannot be carried out.
+
+What isolates transactions from each other is left to the engines (`d_tx`, `d_tx_ni`): the scope in
+which operations look at and change the tables, and how a broker judges at Prepare.
+
+A client's operations of one frame wait in a queue at its edge broker and are done one by one
+(Thread); a frame that a tcm opened ends before the tcm counts as done (Trigger, Trigger*).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import msgspec
+
+from overlay.broker import Broker
+from overlay.codec import StructCodec
+from overlay.effects import CancelTimer, Effect, Send, SetTimer
+from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
+from overlay.filters import Filter, check_point
+from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
+from overlay.notation import format_publication
+from overlay.routing import Outcome, Scope
+from overlay.tasks import Tasks
+from padres_tx.conflicts import Footprint
+from padres_tx.wire import (
+    Abort,
+    Applied,
+    Began,
+    Begin,
+    Commit,
+    Drained,
+    Ended,
+    Finish,
+    FromClient,
+    Operate,
+    Operated,
+    Tcm,
+    ToClient,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
+
+#: Transactions that may be known to a broker at once, so that one client cannot fill all of them.
+TX_LIMIT = 100_000
+
+#: Operations that one frame may have queued at its edge broker.
+FRAME_LIMIT = 10_000
+
+#: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
+DEADLINE_LIMIT_S = 3600.0
+
+
+# --- between brokers ---
+
+
+class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what brokers say about a dynamic transaction."""
+
+
+class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
+    tx: TxID
+    age: int
+    #: What was undecided at the coordinator's edge broker: it is not in the snapshot.
+    undecided: tuple[TxID, ...] = ()
+
+
+class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
+    tx: TxID
+    req: int
+    operation: Operation | None = None
+    pub: Pub | None = None
+    tcm: bool = False
+
+
+class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
+    tx: TxID
+    req: int
+    #: How many clients a publication has reached.
+    receivers: int = 0
+
+
+class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
+    tx: TxID
+
+
+class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
+    tx: TxID
+    code: str = ""
+    reason: str = ""
+
+
+class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
+    tx: TxID
+    committed: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
+    tx: TxID
+
+
+class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
+    tx: TxID
+
+
+class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
+    tx: TxID
+    code: str
+    reason: str
+
+
+class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
+    """Give way to this transaction, which is about to begin; answered by Fenced."""
+
+    tx: TxID
+    age: int
+
+
+class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
+    tx: TxID
+
+
+AnyBetween: TypeAlias = (
+    Init | Op | Acked | Prepare | Vote | Decide | Decided | Forget | Doom | Fence | Fenced
+)
+
+codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
+
+
+# --- what a broker knows of a transaction ---
+
+
+class Verdict(NamedTuple):
+    """A broker's vote: an empty code is a yes."""
+
+    code: str = ""
+    reason: str = ""
+
+
+YES = Verdict()
+
+
+class Frame:
+    """Operations of one client that are carried out one after the other."""
+
+    __slots__ = ("busy", "hop", "number", "queue")
+
+    def __init__(self, hop: Hop, number: int) -> None:
+        self.hop = hop
+        self.number = number
+        self.queue: deque[Operate | Finish | Commit] = deque()
+        self.busy = False
+
+
+class OpTask:
+    """An operation under way here and behind this broker.
+
+    It came from a neighbour with a request number, or from a frame of a client of this broker.
+    """
+
+    __slots__ = ("frame", "number", "origin", "pub", "receivers", "req", "tcm", "tx", "waiting")
+
+    def __init__(
+        self, tx: Tx, origin: Hop, req: int, *, frame: Frame | None = None, number: int = 0
+    ) -> None:
+        self.tx = tx
+        self.origin = origin
+        self.req = req
+        self.frame = frame
+        self.number = number
+        self.waiting = 0
+        self.receivers = 0
+        self.tcm = False
+        self.pub: Pub | None = None
+
+
+class Tx:
+    """One transaction at one broker."""
+
+    def __init__(self, tx: TxID, age: int, upstream: Hop, now: float) -> None:
+        self.id = tx
+        self.age = age
+        #: Where the coordinator is; its own hop at its edge broker.
+        self.upstream = upstream
+        self.began_at = now
+        self.status = "active"
+        #: The neighbours whose votes or acknowledgements are outstanding.
+        self.awaited: set[Hop] = set()
+        self.verdict: Verdict | None = None
+        self.voted = False
+        self.doomed = False
+        self.forgotten = False
+        self.footprint = Footprint()
+        self.frames: dict[tuple[Hop, int], Frame] = {}
+        #: Publications that clients of this broker get at commit, in order.
+        self.deliveries: list[tuple[Hop, Pub]] = []
+        #: What clients of this broker have said in it, by client; also those that only received.
+        self.words: dict[Hop, list[tuple[str, Filter]]] = {}
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether this is the coordinator's edge broker."""
+        return is_client(self.upstream)
+
+    @property
+    def open(self) -> bool:
+        return self.status not in ("committed", "aborted")
+
+    @property
+    def precedence(self) -> tuple[int, TxID]:
+        """Who is older: by the age of the first attempt, then by name."""
+        return self.age, self.id
+
+
+class Dynamic:
+    """A dynamic engine at one broker; see the module's docstring."""
+
+    name: ClassVar[str]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.txs: dict[TxID, Tx] = {}
+        self._tasks: Tasks[OpTask] = Tasks()
+        self._clock = 0
+        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+            Begin: self._begin,
+            Operate: self._enqueue,
+            Finish: self._enqueue,
+            Commit: self._enqueue,
+            Abort: self._abort,
+            Init: self._init,
+            Op: self._op,
+            Acked: self._acked,
+            Prepare: self._prepare,
+            Vote: self._vote,
+            Decide: self._decide_here,
+            Decided: self._decided,
+            Forget: self._forget,
+            Doom: self._doomed,
+        }
+
+    # --- what an engine decides (isolation) ---
+
+    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+        """A transaction begins at this broker."""
+
+    def scope(self, tx: Tx) -> Scope:
+        """As whom its operations look at and change the tables."""
+        raise NotImplementedError
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        """This broker's vote, or None to look again after the next decision."""
+        raise NotImplementedError
+
+    def apply(
+        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+    ) -> list[Effect]:
+        """Carry an operation out, now or later, by `carry_out`."""
+        return self.carry_out(tx, source, operation, task, now)
+
+    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+        """An operation was carried out."""
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        """The decision has come: make the changes count, or undo them."""
+        raise NotImplementedError
+
+    def forgotten(self, tx: Tx) -> None:
+        """Every broker has the decision."""
+        del self.txs[tx.id]
+
+    # --- the broker's inputs (overlay.broker.Engine) ---
+
+    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
+        message = codec.decode(body)
+        if isinstance(message, Between) == is_client(source):
+            raise ProtocolError(f"{source} may not say {type(message).__name__}")
+        if is_client(source):
+            self.broker.check_client(source, source[1:])
+        receiver = self._receivers.get(type(message))
+        if receiver is None:
+            raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
+        return receiver(source, message, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        """A deadline has passed."""
+        client, _, number = key.rpartition(":")
+        tx = self.txs.get((client, int(number)))
+        if tx is None or not tx.open:
+            return []
+        return self.doom(tx, "deadline", f"not decided by its deadline: {self.waits_for(tx)}", now)
+
+    def client_left(self, client: str, now: float) -> list[Effect]:
+        hop = client_hop(client)
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            if not tx.open:
+                continue
+            if tx.upstream == hop and tx.status == "active":
+                effects += self.doom(tx, "left", f"its coordinator {client} has left", now)
+            elif tx.upstream != hop and any(frame.hop == hop for frame in tx.frames.values()):
+                effects += self.doom(tx, "left", f"{client}, which took part, has left", now)
+        return effects
+
+    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
+        """A neighbour has lost its memory: what is not decided is aborted.
+
+        A broker that dies takes its part of undecided transactions with it. The side of the
+        coordinator decides; a side that is cut off from it aborts on its own, which can differ
+        from a commit that was decided in just that moment: brokers are not durable yet.
+        """
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            reason = f"broker {neighbour} was restarted"
+            if tx.open and tx.upstream == neighbour:
+                effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+            elif tx.open:
+                effects += self.doom(tx, "broker", reason, now)
+            elif neighbour in tx.awaited:
+                effects += self._decided(neighbour, Decided(tx.id), now)
+        return effects
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        return False
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        pass
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        raise AssertionError("nothing was submitted")
+
+    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
+        """List the transactions here, or "abort CLIENT:NUMBER" at its edge broker."""
+        verb, _, name = argument.partition(" ")
+        if verb == "abort":
+            for tx in self.txs.values():
+                if tx_text(tx.id) == name and tx.open and tx.at_edge:
+                    return {"aborted": name}, self.doom(
+                        tx, "operator", "an operator aborted it", now
+                    )
+            return {"error": f"{name} is not open, or {self.broker.name} does not decide it"}, []
+        return [self.describe(tx, now) for tx in self.txs.values()], []
+
+    def describe(self, tx: Tx, now: float) -> dict[str, Any]:
+        return {
+            "tx": tx_text(tx.id),
+            "engine": self.name,
+            "coordinator": tx.id[0],
+            "edge": tx.at_edge,
+            "status": tx.status,
+            "since_s": round(now - tx.began_at, 3),
+            "waits_for": self.waits_for(tx),
+            "clients": sorted(hop[1:] for hop in tx.words),
+        }
+
+    def waits_for(self, tx: Tx) -> str:
+        """What keeps a transaction from going on, at this broker, in words."""
+        if tx.status == "active":
+            clients = sorted({frame.hop[1:] for frame in tx.frames.values() if frame.number})
+            under_way = sum(1 for task in self._tasks.under_way() if task.tx is tx)
+            if clients:
+                return f"{', '.join(clients)} to finish what a tcm asked for"
+            return f"{under_way} operations under way" if under_way else "its coordinator"
+        if tx.status == "preparing" and tx.verdict is None:
+            return "the decision of transactions that it conflicts with"
+        if tx.awaited:
+            return f"brokers {', '.join(sorted(tx.awaited))}"
+        return "nothing" if not tx.open else "the decision"
+
+    # --- beginning ---
+
+    def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
+        if begin.tx[0] != source[1:] or begin.tx in self.txs:
+            raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
+        if not 0 < begin.deadline_s <= DEADLINE_LIMIT_S or len(self.txs) >= TX_LIMIT:
+            return [self.tell(source, Ended(begin.tx, False, "refused", "too many, or too long"))]
+        age = begin.age or self._clock + 1
+        tx = self._new(begin.tx, age, source, now)
+        tx.frames[source, 0] = Frame(source, 0)
+        tx.words[source] = []
+        return [
+            self.tell(source, Began(tx.id, age)),
+            SetTimer(f"{self.name}/{tx_text(tx.id)}", begin.deadline_s),
+            *self.start(tx, begin, now),
+        ]
+
+    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
+        """Tell every broker that the transaction begins."""
+        undecided = tuple(self.broker.versions.open)
+        self.begun(tx, undecided)
+        return [
+            *self._trace("begin", tx, now),
+            *self.send(self.others(tx), Init(tx.id, tx.age, undecided)),
+        ]
+
+    def _init(self, source: Hop, init: Init, now: float) -> list[Effect]:
+        tx = self.txs.get(init.tx) or self._new(init.tx, init.age, source, now)
+        self.begun(tx, init.undecided)
+        return [*self._trace("begin", tx, now), *self.send(self.others(tx), init)]
+
+    def _new(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
+        self._clock = max(self._clock, age)
+        tx = self.txs[tx_id] = Tx(tx_id, age, source, now)
+        return tx
+
+    # --- operations ---
+
+    def _enqueue(self, source: Hop, message: Operate | Finish | Commit, now: float) -> list[Effect]:
+        tx = self.txs.get(message.tx)
+        number = 0 if isinstance(message, Commit) else message.frame
+        frame = tx.frames.get((source, number)) if tx is not None else None
+        if tx is None or not tx.open or frame is None:
+            return [self.tell(source, self._stranger(source, message.tx, tx))]
+        if len(frame.queue) >= FRAME_LIMIT:
+            return self.doom(tx, "refused", f"{source[1:]} queues too many operations", now)
+        frame.queue.append(message)
+        return self._pump(tx, frame, now)
+
+    def _stranger(self, source: Hop, tx_id: TxID, tx: Tx | None) -> Ended:
+        name = tx_text(tx_id)
+        if tx is not None and tx.open:
+            return Ended(tx_id, False, "foreign", f"{source[1:]} has no part in {name} to act in")
+        if tx is not None and source in tx.words:
+            return Ended(tx_id, tx.status == "committed", "finished", f"{name} is {tx.status}")
+        return Ended(tx_id, False, "unknown", f"there is no transaction {name}")
+
+    def _pump(self, tx: Tx, frame: Frame, now: float) -> list[Effect]:
+        """Carry on with a frame, as far as it goes (Thread)."""
+        effects: list[Effect] = []
+        while tx.open and frame.queue and not frame.busy and tx.status == "active":
+            message = frame.queue.popleft()
+            if isinstance(message, Operate):
+                frame.busy = True
+                effects += self._step(tx, frame, message, now)
+            elif isinstance(message, Finish):
+                effects += self._finish(tx, frame, message, now)
+            else:
+                effects += self.prepare(tx, now)
+        return effects
+
+    def _step(self, tx: Tx, frame: Frame, operate: Operate, now: float) -> list[Effect]:
+        step, client = operate.step, frame.hop[1:]
+        task = OpTask(tx, frame.hop, 0, frame=frame, number=operate.number)
+        scope = self.scope(tx)
+        try:
+            if step.kind in ("pub", "tcm"):
+                pub = Pub(client, step.seq, check_point(step.point), step.payload)
+                if not self.routing.may_publish(frame.hop, pub.point, scope.view):
+                    text = format_publication(pub.point)
+                    raise NotAdvertised(f"{client} has not advertised {text}")
+                return self._publish(tx, frame.hop, pub, task, now, tcm=step.kind == "tcm")
+            if step.filter is None:
+                raise FilterError(None, f"a {step.kind} without a filter")
+            assert step.kind != "pub" and step.kind != "tcm"
+            asked = Operation(0, step.kind, client, 0, step.filter)
+            operation = self.broker.admit(frame.hop, asked, scope)
+        except (OperationError, FilterError) as error:
+            return self.doom(tx, error.code, str(error), now)
+        tx.words.setdefault(frame.hop, []).append((step.kind, step.filter))
+        return self.apply(tx, frame.hop, operation, task, now)
+
+    def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
+        tx = self.txs.get(op.tx)
+        if tx is None or not tx.open:
+            return []  # It was under way when the transaction was aborted.
+        task = OpTask(tx, source, op.req)
+        if op.operation is not None:
+            return self.apply(tx, source, op.operation, task, now)
+        if op.pub is None:
+            raise ProtocolError("an operation message without an operation")
+        return self._publish(tx, source, op.pub, task, now, tcm=op.tcm)
+
+    def carry_out(
+        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+    ) -> list[Effect]:
+        """Change the tables, and ask the neighbours for their part (Algorithm 2)."""
+        outcome = self.routing.apply(source, operation, self.scope(tx))
+        tx.footprint.operation(operation, outcome.read)
+        self.applied(tx, source, operation, outcome)
+        effects: list[Effect] = []
+        if self.broker.trace:
+            dests = tuple(hop for hop, _ in outcome.forward)
+            effects.append(
+                self.broker.record(
+                    "apply", now, operation, source, dests, tx=tx_text(tx.id), engine=self.name
+                )
+            )
+        for hop, sent in outcome.forward + outcome.triggered:
+            effects += self.send((hop,), Op(tx.id, self._tasks.ask(task, hop), sent))
+        return effects + self._finished(task, now)
+
+    def _publish(
+        self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
+    ) -> list[Effect]:
+        task.tcm, task.pub = tcm, pub
+        tx.footprint.publication(pub, at_edge=is_client(source))
+        hops = self.routing.prt.hops(pub.point, self.scope(tx).view)
+        hops = tuple(hop for hop in hops if is_client(hop) or hop != source)
+        effects: list[Effect] = []
+        if self.broker.trace:
+            name = tx_text(tx.id)
+            if is_client(source):
+                effects.append(
+                    self.broker.record("publish", now, pub, source, tx=name, engine=self.name)
+                )
+            effects.append(
+                self.broker.record("match", now, pub, source, hops, tx=name, engine=self.name)
+            )
+        for hop in hops:
+            if not is_client(hop):
+                req = self._tasks.ask(task, hop)
+                effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
+                continue
+            if tcm:
+                tx.words.setdefault(hop, [])
+                frame = self._tasks.ask(task, hop)
+                tx.frames[hop, frame] = Frame(hop, frame)
+                told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload)
+                effects.append(self.tell(hop, told))
+            else:
+                tx.deliveries.append((hop, pub))
+                task.receivers += 1
+        return effects + self._finished(task, now)
+
+    def _finish(self, tx: Tx, frame: Frame, finish: Finish, now: float) -> list[Effect]:
+        if finish.error:
+            return self.doom(tx, "participant", f"{frame.hop[1:]}: {finish.error}", now)
+        del tx.frames[frame.hop, frame.number]
+        task = self._tasks.answered(frame.hop, frame.number)
+        task.receivers += 1
+        return self._finished(task, now)
+
+    def _acked(self, source: Hop, acked: Acked, now: float) -> list[Effect]:
+        tx = self.txs.get(acked.tx)
+        if tx is None or not tx.open:
+            return []
+        task = self._tasks.answered(source, acked.req)
+        task.receivers += acked.receivers
+        return self._finished(task, now)
+
+    def _finished(self, task: OpTask, now: float) -> list[Effect]:
+        """Acknowledge an operation if nothing that belongs to it is outstanding any more."""
+        tx, frame = task.tx, task.frame
+        if task.waiting or not tx.open:
+            return []
+        if frame is None:
+            return self.send((task.origin,), Acked(tx.id, task.req, task.receivers))
+        if task.tcm and not task.receivers:
+            assert task.pub is not None
+            text = format_publication(task.pub.point)
+            return self.doom(tx, "unheard", f"nobody receives the tcm {text}", now)
+        frame.busy = False
+        operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))
+        return [operated, *self._pump(tx, frame, now)]
+
+    # --- preparing ---
+
+    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+        """The coordinator wants the commit and all operations are done: ask for the votes."""
+        return self._prepare(tx.upstream, Prepare(tx.id), now)
+
+    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self._known(prepare.tx, source)
+        if not tx.open:
+            return []
+        tx.status = "preparing"
+        tx.awaited = set(self.others(tx))
+        # Forwarded before this broker has made up its mind: waiting happens side by side.
+        return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
+
+    def _look_again(self, tx: Tx, now: float) -> list[Effect]:
+        if tx.status == "preparing" and tx.verdict is None:
+            tx.verdict = self.judge(tx)
+        return self._answer(tx, now)
+
+    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+        tx = self.txs.get(vote.tx)
+        if tx is None or not tx.open:
+            return []
+        tx.awaited.discard(source)
+        if vote.code:
+            tx.verdict = Verdict(vote.code, vote.reason)
+        return self._answer(tx, now)
+
+    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+        """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
+        verdict = tx.verdict
+        if verdict is None or tx.voted or tx.status != "preparing":
+            return []
+        if not verdict.code and tx.awaited:
+            return []
+        tx.voted = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
+        return self.send((tx.upstream,), Vote(tx.id, *verdict))
+
+    # --- the decision ---
+
+    def doom(self, tx: Tx, code: str, reason: str, now: float) -> list[Effect]:
+        """The transaction cannot be carried out: abort it, or tell who can."""
+        if tx.doomed or not tx.open:
+            return []
+        tx.doomed = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, False, code, reason), now)
+        return self.send((tx.upstream,), Doom(tx.id, code, reason))
+
+    def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
+        tx = self.txs.get(doom.tx)
+        return self.doom(tx, doom.code, doom.reason, now) if tx is not None else []
+
+    def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
+        tx = self.txs.get(abort.tx)
+        if tx is None or source not in tx.words:
+            return [self.tell(source, self._stranger(source, abort.tx, tx))]
+        return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
+
+    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        tx = self.txs.get(decide.tx)
+        if tx is None:  # It was forgotten here with a neighbour's former life.
+            return self.send((source,), Decided(decide.tx))
+        if tx.upstream != source:
+            raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        return self._spread(tx, decide, now)
+
+    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Make a decision count here, and pass it on."""
+        assert tx.open, "a decision is final"
+        tx.status = "committed" if decide.committed else "aborted"
+        tx.awaited = set(self.others(tx))
+        for task in self._tasks.under_way():
+            if task.tx is tx:
+                self._tasks.drop(task)
+        tx.frames.clear()
+        effects: list[Effect] = []
+        if tx.at_edge:
+            effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
+        effects += self._trace("decide", tx, now)
+        effects += self.decided(tx, now)
+        effects += self.send(self.others(tx), decide)
+        if decide.committed:
+            effects += self._deliver(tx, now)
+        for hop, words in tx.words.items():
+            effective = tuple(words) if decide.committed else ()
+            ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
+            effects.append(self.tell(hop, ended))
+        for other in list(self.txs.values()):
+            if other.open:
+                effects += self._look_again(other, now)
+        effects += self.broker.release(now)
+        return effects + self._acknowledge(tx, now)
+
+    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for hop, pub in tx.deliveries:
+            if self.broker.trace:
+                effects.append(
+                    self.broker.record(
+                        "deliver", now, pub, dests=(hop,), tx=tx_text(tx.id), engine=self.name
+                    )
+                )
+            effects.append(Send((hop,), pub))
+        return effects
+
+    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+        tx = self.txs.get(decided.tx)
+        if tx is None or tx.open:
+            return []
+        tx.awaited.discard(source)
+        return self._acknowledge(tx, now)
+
+    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+        """When all behind this broker have the decision, say so; at the edge, that was all."""
+        if tx.awaited or tx.forgotten:
+            return []
+        if not tx.at_edge:
+            return self.send((tx.upstream,), Decided(tx.id))
+        effects = [self.tell(tx.upstream, Applied(tx.id))] if tx.status == "committed" else []
+        return [*effects, *self._forget(tx.upstream, Forget(tx.id), now)]
+
+    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
+        tx = self.txs.get(forget.tx)
+        if tx is None:
+            return []
+        tx.forgotten = True
+        effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
+        if tx.status == "committed":
+            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
+        self.forgotten(tx)
+        return effects
+
+    # --- small things ---
+
+    def others(self, tx: Tx) -> tuple[Hop, ...]:
+        """The neighbours on the far side from the coordinator."""
+        return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
+
+    def _known(self, tx_id: TxID, source: Hop) -> Tx:
+        tx = self.txs.get(tx_id)
+        if tx is None or tx.upstream != source:
+            raise ProtocolError(f"{source} does not speak for {tx_text(tx_id)}")
+        return tx
+
+    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+        if not hops:
+            return []
+        return [Send(hops, engine_message(self.name, codec.encode(message)))]
+
+    def tell(self, hop: Hop, message: ToClient) -> Effect:
+        return Send((hop,), engine_message(self.name, to_client.encode(message)))
+
+    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+        if not self.broker.trace:
+            return []
+        outcome = "" if tx.open else tx.status
+        return [
+            self.broker.record(
+                kind,
+                now,
+                None,
+                tx.upstream,
+                self.others(tx),
+                tx=tx_text(tx.id),
+                engine=self.name,
+                outcome=outcome,
+            )
+        ]

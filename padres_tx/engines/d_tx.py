@@ -1,0 +1,217 @@
+"""D-TX: dynamic transactions that are serializable (Section 4, with corrections).
+
+**Snapshot.** A transaction sees what was committed at each broker when its Init came, without what
+was undecided at the coordinator's edge broker then. Flooding over FIFO links is a causal broadcast,
+and a commit needs every broker's vote, so this is the same set of transactions everywhere. Nothing
+is copied: entries carry versions, and the snapshot is a view.
+
+**Validation**, at Prepare, of all reads and writes, predicates included (`padres_tx.conflicts`):
+- it has read what somebody else committed here outside its snapshot: no;
+- it conflicts, reading or writing, with a transaction that is prepared or waits here, and that one
+  is older: no; only with younger ones: wait for their decisions (wait-die, so no deadlock);
+- otherwise yes. What does not conflict never waits.
+
+**Plain operations** count as committed when they arrive. One that conflicts with a transaction
+that is prepared or waits here is held until the decision, and those behind it queue.
+
+**Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
+it can still lose to is something that commits between its snapshot and its Prepare. After some
+losses the client asks for a fence: every broker lets what is prepared be decided and then gives
+way, and only an older fence goes first. So with n older fences a transaction loses at most
+FENCE_AFTER + n times.
+
+**Old versions** stay until Forget has come and no open transaction has a snapshot without them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.errors import ProtocolError
+from overlay.messages import Hop, Leave, Operation
+from overlay.routing import Outcome, Scope
+from overlay.versions import Seen
+from padres_tx.conflicts import Footprint, of_applied, of_plain, text
+from padres_tx.dynamic import (
+    YES,
+    Dynamic,
+    Fence,
+    Fenced,
+    Tx,
+    Verdict,
+)
+from padres_tx.wire import Begin, TxID, tx_text
+
+#: Conflicts answer with this code: another attempt may succeed.
+CONFLICT = "conflict"
+
+
+class DTx(Dynamic):
+    """D-TX at one broker."""
+
+    name = "d-tx"
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._receivers[Fence] = self._fence
+        self._receivers[Fenced] = self._fenced
+        #: What each transaction sees: the versions in its snapshot, and itself.
+        self._views: dict[TxID, Seen] = {}
+        #: What each committed transaction has written here, until its version is folded.
+        self._wrote: dict[TxID, Footprint] = {}
+        #: What plain operations have written here since each open transaction began.
+        self._plain_since: dict[TxID, list[Footprint]] = {}
+        #: Transactions that ask for precedence and are not decided here.
+        self._fences: dict[TxID, Tx] = {}
+
+    # --- snapshot ---
+
+    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+        versions = self.broker.versions
+        seen = [version for version in versions.committed if version not in undecided]
+        self._views[tx.id] = Seen({*seen, tx.id})
+        self._plain_since[tx.id] = []
+        versions.begin(tx.id)
+        if tx.id in self._fences:
+            tx.status = "active"
+
+    def scope(self, tx: Tx) -> Scope:
+        return Scope(self._views[tx.id], tx.id)
+
+    # --- validation ---
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        mine = tx.footprint
+        for fence in self._fences.values():
+            if tx.id not in self._fences or fence.precedence < tx.precedence:
+                return Verdict(CONFLICT, f"{tx_text(fence.id)} has precedence after many losses")
+        view = self._views[tx.id]
+        for other, wrote in self._wrote.items():
+            if not view.includes(other) and (filter := mine.reads_what(wrote)):
+                return self._lost(tx_text(other), filter)
+        for wrote in self._plain_since[tx.id]:
+            if filter := mine.reads_what(wrote):
+                return self._lost("a plain operation", filter)
+        for source, message in self.broker.held:
+            held = of_plain(self.routing, source, message, self.broker.versions.view())
+            if filter := mine.conflict(held):
+                return self._lost(f"a plain operation of {message.client}", filter)
+        for engine in self.broker.engines.values():
+            for name, undecided in getattr(engine, "undecided", list)():
+                if filter := mine.reads_what(undecided):
+                    return self._lost(name, filter)
+        younger = False
+        for other_tx in self._preparing():
+            if other_tx is not tx and (filter := mine.conflict(other_tx.footprint)):
+                if other_tx.precedence < tx.precedence:
+                    return self._lost(tx_text(other_tx.id), filter)
+                younger = True
+        return None if younger else YES
+
+    @staticmethod
+    def _lost(against: str, filter: Any) -> Verdict:
+        return Verdict(CONFLICT, f"conflicts with {against} on {text(filter)}")
+
+    def _preparing(self) -> list[Tx]:
+        """The transactions that are prepared or wait here, but those that have to abort."""
+        return [
+            tx
+            for tx in self.txs.values()
+            if tx.status == "preparing" and not (tx.verdict and tx.verdict.code)
+        ]
+
+    # --- plain operations ---
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        preparing = self._preparing()
+        if self._fences:
+            return True
+        if not preparing:
+            return False
+        plain = of_plain(self.routing, source, message, self.broker.versions.view())
+        return any(plain.conflict(tx.footprint) for tx in preparing)
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        if not self._plain_since:
+            return
+        if isinstance(message, Operation) and outcome is not None:
+            footprint = of_applied(message, outcome)
+        else:
+            footprint = of_plain(self.routing, source, message, self.broker.versions.view())
+        for since in self._plain_since.values():
+            since.append(footprint)
+
+    # --- the decision ---
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        self._fences.pop(tx.id, None)
+        self._plain_since.pop(tx.id, None)
+        self._views.pop(tx.id, None)
+        versions = self.broker.versions
+        if tx.status == "committed":
+            versions.commit(tx.id)
+            self._wrote[tx.id] = tx.footprint
+        else:
+            self.routing.discard(tx.id)
+            versions.abort(tx.id)
+        self._fold()
+        return self._fences_again(now)
+
+    def forgotten(self, tx: Tx) -> None:
+        if tx.status == "aborted":
+            super().forgotten(tx)
+        self._fold()
+
+    def _fold(self) -> None:
+        """Let versions go that everybody has and everybody sees."""
+        for tx in [tx for tx in self.txs.values() if tx.forgotten]:
+            if all(view.includes(tx.id) for view in self._views.values()):
+                self.routing.fold(tx.id)
+                self.broker.versions.forget(tx.id)
+                self._wrote.pop(tx.id, None)
+                del self.txs[tx.id]
+
+    # --- precedence for a transaction that has lost too often ---
+
+    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
+        if not begin.fence:
+            return super().start(tx, begin, now)
+        return self._fence(tx.upstream, Fence(tx.id, tx.age), now)
+
+    def _fence(self, source: Hop, fence: Fence, now: float) -> list[Effect]:
+        tx = self.txs.get(fence.tx)
+        if tx is None:
+            tx = self._new(fence.tx, fence.age, source, now)
+        elif tx.upstream != source:
+            raise ProtocolError(f"{source} does not speak for {tx_text(fence.tx)}")
+        tx.status = "fencing"
+        tx.awaited = set(self.others(tx))
+        self._fences[tx.id] = tx
+        return [*self.send(self.others(tx), fence), *self._fences_again(now)]
+
+    def _fenced(self, source: Hop, fenced: Fenced, now: float) -> list[Effect]:
+        tx = self.txs.get(fenced.tx)
+        if tx is None or tx.status != "fencing":
+            return []
+        tx.awaited.discard(source)
+        return self._fences_again(now)
+
+    def _fences_again(self, now: float) -> list[Effect]:
+        """Let a fence stand when all that was prepared is decided and no older fence is here."""
+        effects: list[Effect] = []
+        for tx in sorted(self._fences.values(), key=lambda tx: tx.precedence):
+            if tx.status == "fencing" and not tx.awaited and not self._preparing():
+                tx.status = "fenced"
+                if tx.at_edge:
+                    effects += Dynamic.start(self, tx, Begin(tx.id, 0.0), now)
+                    effects += self._pump(tx, tx.frames[tx.upstream, 0], now)
+                else:
+                    effects += self.send((tx.upstream,), Fenced(tx.id))
+            break  # Only the oldest: the others wait for its decision.
+        return effects
+
+
+broker = DTx
+client = "dynamic"

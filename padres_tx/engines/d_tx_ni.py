@@ -1,0 +1,106 @@
+"""D-TX-NI: dynamic transactions without isolation (Section 5).
+
+The same protocol as D-TX on the shared routing state: operations change the tables for everybody
+as they come, and there is neither a snapshot nor anything to validate, so there is no vote either:
+when all operations are acknowledged, the coordinator's edge broker decides.
+
+An abort is compensated. The edge broker of each client undoes that client's operations, the last
+first, and only what they really changed: it takes back what was stored and brings back what was
+dropped, under its old number. These go out as plain operations do, so the tables converge by the
+same argument. For the undoing to be exact, nothing else may change the same words meanwhile: a
+client's other operations that overlap those of an undecided transaction wait if they are plain,
+and cost their transaction an abort otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.errors import OperationError
+from overlay.messages import Hop, Leave, Operation, is_client
+from overlay.routing import Outcome, Scope
+from overlay.space import Entry
+from padres_tx.compensation import Undo, compensate
+from padres_tx.conflicts import Footprint
+from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.wire import TxID, tx_text
+
+
+class DTxNI(Dynamic):
+    """D-TX-NI at one broker."""
+
+    name = "d-tx-ni"
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        #: What clients of this broker have done in each undecided transaction, in order.
+        self._undo: dict[TxID, list[Undo]] = {}
+
+    def scope(self, tx: Tx) -> Scope:
+        return Scope(self.broker.versions.view())
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        return YES
+
+    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+        """Everything is acknowledged, and nobody could say no: decide."""
+        tx.status, tx.verdict = "preparing", YES
+        return self._answer(tx, now)
+
+    def undecided(self) -> list[tuple[str, Footprint]]:
+        """What is written here and may still be undone: nobody isolated may build on it."""
+        return [(tx_text(tx.id), tx.footprint) for tx in self.txs.values() if tx.open]
+
+    # --- operations on the shared state ---
+
+    def apply(
+        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+    ) -> list[Effect]:
+        if is_client(source):
+            for other, undos in self._undo.items():
+                if other != tx.id and any(undo.concerns(operation) for undo in undos):
+                    reason = f"{operation.client} uses the same part in {tx_text(other)}"
+                    return self.doom(tx, "conflict", reason, now)
+        return self.broker.submit(self.name, source, operation, (tx, task), now)
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        tx, task = context
+        if not tx.open:
+            return []
+        if is_client(source):
+            # Its words may have changed while it waited: work out again what it changes.
+            try:
+                again = self.routing.admit(source, operation, self.scope(tx))
+            except OperationError as error:
+                return self.doom(tx, error.code, str(error), now)
+            operation = msgspec.structs.replace(again, seq=operation.seq)
+            space = self.routing.space(operation.kind, source)
+            dropped = [space.get(operation.client, seq) for seq in operation.drop]
+            self._undo.setdefault(tx.id, []).append(
+                Undo(source, operation, [entry for entry in dropped if isinstance(entry, Entry)])
+            )
+        return self.carry_out(tx, source, operation, task, now)
+
+    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+        for engine in self.broker.engines.values():
+            if engine is not self:
+                engine.passed(source, operation, outcome)
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        if not is_client(source):
+            return False
+        if isinstance(message, Leave):
+            return any(undo.source == source for undos in self._undo.values() for undo in undos)
+        return any(undo.concerns(message) for undos in self._undo.values() for undo in undos)
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        undos = self._undo.pop(tx.id, [])
+        return compensate(self.broker, undos, now) if tx.status == "aborted" else []
+
+
+broker = DTxNI
+client = "dynamic"
