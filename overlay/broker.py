@@ -106,6 +106,10 @@ class Engine(Protocol):
         """An operation given to `Broker.submit` need not wait, or not any more."""
         ...
 
+    def completed(self, context: Any, now: float) -> list[Effect]:
+        """An operation given to `Broker.start` is done everywhere, with all that it triggered."""
+        ...
+
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         """Answer an operator with plain data, and do what was asked for."""
         ...
@@ -117,14 +121,17 @@ EngineFactory: TypeAlias = "Callable[[Broker], Engine]"
 class Task:
     """A plain request that is under way, here and at the neighbours that were told.
 
-    `origin` and `req` say whom to answer; a request number of 0 wants no answer.
+    `origin` and `req` say whom to answer; a request number of 0 wants no answer. One that an
+    engine has started is answered to the engine.
     """
 
-    __slots__ = ("error", "origin", "req", "waiting")
+    __slots__ = ("context", "engine", "error", "origin", "req", "waiting")
 
-    def __init__(self, origin: Hop, req: int) -> None:
+    def __init__(self, origin: Hop, req: int, engine: str = "", context: Any = None) -> None:
         self.origin = origin
         self.req = req
+        self.engine = engine
+        self.context = context
         self.waiting = 0
         self.error: tuple[str, str] = ("", "")
 
@@ -195,9 +202,10 @@ class Broker:
             for engine in self.engines.values():
                 effects += engine.client_left(client, now)
             del self._joined[hop]
-        task = self._joining.pop(hop, None)
-        if task is not None:
-            task.req = 0
+        self._joining.pop(hop, None)
+        for task in self._tasks.under_way():
+            if task.origin == hop:
+                task.req = 0  # A later client of the same name did not ask for this.
         home = self.routing.crt.get(ClientName(client))
         if home is None or home.hop != hop:
             return effects
@@ -217,7 +225,7 @@ class Broker:
             if task.origin == source:
                 task.req = 0
         for req in self._tasks.to(source):
-            effects += self._finished(self._tasks.answered(source, req))
+            effects += self._finished(self._tasks.answered(source, req), now)
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
@@ -319,6 +327,12 @@ class Broker:
             return []
         return self._carry_out(source, operation, now, admitted=True)
 
+    def start(
+        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
+    ) -> list[Effect]:
+        """Carry out an admitted operation at once; `Engine.completed` is called in the end."""
+        return self._apply(Task(source, 0, engine, context), operation, now)
+
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
         effects: list[Effect] = []
@@ -352,23 +366,25 @@ class Broker:
         if isinstance(message, Leave):
             return self._forget(source, message)
         operation = message
-        scope = Scope(self.versions.view())
         if is_client(source) and not admitted:
             try:
-                operation = self.admit(source, operation, scope)
+                operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
                 return _answer(source, operation.req, error)
-        outcome = self.routing.apply(source, operation, scope)
+        return self._apply(Task(source, operation.req), operation, now)
+
+    def _apply(self, task: Task, operation: Operation, now: float) -> list[Effect]:
+        """Change the tables, and ask the neighbours for their part."""
+        outcome = self.routing.apply(task.origin, operation, Scope(self.versions.view()))
         for engine in self.engines.values():
-            engine.passed(source, operation, outcome)
+            engine.passed(task.origin, operation, outcome)
         effects: list[Effect] = []
         if self.trace:
             dests = tuple(hop for hop, _ in outcome.forward)
-            effects.append(self.record("apply", now, operation, source, dests))
-        task = Task(source, operation.req)
+            effects.append(self.record("apply", now, operation, task.origin, dests))
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
-        return effects + self._finished(task)
+        return effects + self._finished(task, now)
 
     def check_client(self, source: Hop, client: str) -> None:
         """Raises ProtocolError unless the source is this client, and was let in."""
@@ -428,7 +444,7 @@ class Broker:
         for hop in self.routing.neighbours:
             if hop != source:
                 effects.append(self._ask(task, hop, Join(0, client, edge)))
-        return effects + self._finished(task)
+        return effects + self._finished(task, now)
 
     def _refuse_join(self, source: Hop, req: int, client: ClientName) -> list[Effect]:
         error = _name_taken(client)
@@ -460,12 +476,14 @@ class Broker:
         task = self._tasks.answered(source, done.req)
         if done.code and not task.error[0]:
             task.error = (done.code, done.reason)
-        return self._finished(task)
+        return self._finished(task, now)
 
-    def _finished(self, task: Task) -> list[Effect]:
+    def _finished(self, task: Task, now: float) -> list[Effect]:
         """Answer the task's origin if nothing is outstanding any more."""
         if task.waiting:
             return []
+        if task.engine:
+            return self.engines[task.engine].completed(task.context, now)
         effects: list[Effect] = []
         if self._joining.get(task.origin) is task:
             del self._joining[task.origin]

@@ -14,7 +14,7 @@ This module knows no links, no requests and no transactions: versions on entries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -112,9 +112,11 @@ class Routing:
     def apply(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Outcome:
         """Carry out an operation, and say what has to be sent because of it.
 
-        Raises ProtocolError if the source drops an entry that never came from it. In a version that
-        is no mistake: a plain operation that brings the entry may be held here, and then this
-        version will not be committed.
+        Bringing what is here already changes nothing, nor does dropping what is not: an operation
+        may have been carried out on behalf of the source (`apply_here`), or a plain operation that
+        brings the entry is held here, and then the version that drops it won't be committed.
+
+        Raises ProtocolError for an entry that came from elsewhere.
         """
         if operation.kind in ("sub", "usub"):
             return Outcome(self._apply_subscription(source, operation, scope), [], [])
@@ -225,14 +227,28 @@ class Routing:
         dropped: list[Entry] = []
         for seq in operation.drop:
             entry = space.get(operation.client, seq, scope.view)
-            if entry is None and scope.version is not None:
-                continue
-            if entry is None or entry.hop != source:
-                raise ProtocolError(
-                    f"{source} drops {operation.client}:{seq}, which did not come from there"
-                )
-            dropped.append(entry)
+            if entry is not None:
+                if entry.hop != source:
+                    raise ProtocolError(f"{source} drops {entry!r}")
+                dropped.append(entry)
         return dropped
+
+    def apply_here(
+        self, operation: Operation, around: Collection[Hop], view: View | None
+    ) -> list[tuple[Hop, Operation]]:
+        """Carry out a subscription that no neighbour sends, knowing that those `around` do alike.
+
+        Comes to what `apply` would: the entry belongs here if somebody behind this broker, seen
+        from the client, may publish for it; then the neighbour towards the client would have sent
+        it. Returns what has to be sent to other neighbours.
+        """
+        source = self.crt[ClientName(operation.client)].hop
+        if not is_client(source):
+            beyond = (space for hop, space in self.srt.items() if hop != source)
+            store = operation.store and any(s.reaches(operation.filter, view) for s in beyond)
+            operation = msgspec.structs.replace(operation, store=store)
+        forward = self._apply_subscription(source, operation, Scope(view))
+        return [(hop, sent) for hop, sent in forward if hop not in around]
 
     # --- versions ---
 
@@ -242,6 +258,11 @@ class Routing:
             if back is not None:
                 space.unmark_removed(back, scope.version)
                 return back
+        present = space.copy(operation.client, operation.seq, scope.version)
+        if present is not None:
+            if present.hop != source:
+                raise ProtocolError(f"{source} brings {present!r}")
+            return present
         entry = Entry(operation, source, scope.version)
         space.add(entry)
         if scope.version is not None:

@@ -93,6 +93,13 @@ class Space:
                 return entry
         return None
 
+    def copy(self, client: str, seq: int, added_by: Version | None) -> Entry | None:
+        """The client's entry of that number that this version has brought."""
+        for entry in self._copies(client, seq):
+            if entry.added_by == added_by:
+                return entry
+        return None
+
     def removed_in(self, client: str, seq: int, version: Version) -> Entry | None:
         """The client's entry of that number, if this version has removed it."""
         for entry in self._copies(client, seq):

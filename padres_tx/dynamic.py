@@ -348,6 +348,9 @@ class Dynamic:
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was submitted")
 
+    def completed(self, context: Any, now: float) -> list[Effect]:
+        raise AssertionError("nothing was started")
+
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         """List the transactions here, or "abort CLIENT:NUMBER" at its edge broker."""
         verb, _, name = argument.partition(" ")

@@ -283,7 +283,6 @@ def test_what_a_former_life_was_asked_counts_as_done() -> None:
         ("@D", PubRefused(1, "", "")),
         ("@D", EngineMessage("no-such", b"\xc0")),
         ("B1", Done(99)),
-        ("B1", op("usub", "E", 2, X, store=False, drop=(1,))),
         ("B9", op("sub", "E", 2, X)),
         ("B9", Join(1, "E", "B9")),
     ],
