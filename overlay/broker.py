@@ -229,7 +229,9 @@ class Broker:
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
-            effects += self._forget(source, Leave(client, self.routing.crt[client].edge))
+            left = self._forget(source, Leave(client, self.routing.crt[client].edge))
+            # What would be taken back from it, its new life has never had.
+            effects += [e for e in left if not (isinstance(e, Send) and e.hops == (source,))]
         for client, home in sorted(self.routing.crt.items()):
             effects.append(Send((source,), Join(0, client, home.edge)))
         for hop in sorted(self.routing.srt):

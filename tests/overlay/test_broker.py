@@ -258,6 +258,15 @@ def test_a_neighbour_that_has_begun_anew_is_told_everything_and_its_side_goes() 
     assert to_b3 == [Join(0, "E", "B1"), op("adv", "E", 1, ALL, req=0)]
 
 
+def test_nothing_is_taken_back_from_a_new_life_that_never_had_it() -> None:
+    core = broker("B1")
+    tell(core, "B1", Join(7, "E", "B1"))
+    tell(core, "B1", op("adv", "E", 1, ALL))
+    joined(core, "A1")
+    tell(core, "@A1", op("sub", "A1", 2, ALL))
+    assert sent(core.link_reset(BrokerName("B1"), 0.0)) == [(("B1",), Join(0, "A1", "B2"))]
+
+
 def test_what_a_former_life_was_asked_counts_as_done() -> None:
     core = broker("B1", "B3")
     tell(core, "B1", Join(7, "E", "B1"))
