@@ -264,7 +264,8 @@ def test_nothing_is_taken_back_from_a_new_life_that_never_had_it() -> None:
     tell(core, "B1", op("adv", "E", 1, ALL))
     joined(core, "A1")
     tell(core, "@A1", op("sub", "A1", 2, ALL))
-    assert sent(core.link_reset(BrokerName("B1"), 0.0)) == [(("B1",), Join(0, "A1", "B2"))]
+    effects = sent(core.link_reset(BrokerName("B1"), 0.0))
+    assert [message for hops, message in effects if hops == ("B1",)] == [Join(0, "A1", "B2")]
 
 
 def test_what_a_former_life_was_asked_counts_as_done() -> None:
