@@ -351,7 +351,8 @@ def match(*, as_json: bool, sizes: list[int], publications: int, seed: int) -> N
     console.print(table(measured))
     judged = goals(rows)
     for name, ratio, limit in judged:
-        console.print(f"{name}: {ratio:.2g}, goal at most {limit:g}", highlight=False)
+        verdict = "holds" if ratio <= limit else "does not hold"
+        console.print(f"{name}: {ratio:.2g}, goal at most {limit:g}: {verdict}", highlight=False)
     if not judged:
         verdict = "These sizes tell nothing about the goals."
     elif all(ratio <= limit for _, ratio, limit in judged):

@@ -442,6 +442,16 @@ def compared(index: Index[Entry], filter: Filter) -> int:
     return count
 
 
+class Counted(dict[str, Value]):
+    """A point that counts how often it is asked for a value."""
+
+    asked = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(name, default)
+
+
 def boxes(count: int) -> list[Filter]:
     choose = random.Random(0)
     width = 20 * (10_000 / count) ** (1 / 3)
@@ -465,6 +475,16 @@ def test_of_equalities_only_the_equal_ones_are_tested() -> None:
     # The class alone finds its own hundred in one place.
     assert compared(index, Filter(class_="p7")) == 100
     assert compared(index, Filter(class_="p7", instance=present())) == 100
+
+
+def test_equalities_take_the_same_steps_whatever_the_size() -> None:
+    asked = []
+    for count in 1000, 10_000:
+        index = table(*(Filter(class_=f"p{n % 20}", instance=f"x{n}") for n in range(count)))
+        point = Counted({"class": "p7", "instance": "x7", "step": 1})
+        assert len(index.matching(point)) == 1
+        asked.append((point.asked, visited(index, dict(point))))
+    assert asked[0] == asked[1]
 
 
 def test_a_wrong_value_leaves_out_all_that_have_another() -> None:
@@ -503,16 +523,6 @@ def test_filters_with_attributes_of_their_own_do_not_meet() -> None:
     assert visited(index, {"a7": 7, "b7": ""}) <= LEAF_SIZE + 1
     present_only = table(*(Filter({f"b{n}": present()}) for n in range(500)))
     assert visited(present_only, {"b7": ""}) <= LEAF_SIZE + 1
-
-
-class Counted(dict[str, Value]):
-    """A point that counts how often it is asked for a value."""
-
-    asked = 0
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.asked += 1
-        return super().get(name, default)
 
 
 @pytest.mark.parametrize(
