@@ -373,9 +373,12 @@ class Broker:
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
                 return _answer(source, operation.req, error)
-        return self._apply(Task(source, operation.req), operation, now)
+        kind: TraceKind = "undo" if admitted else "apply"
+        return self._apply(Task(source, operation.req), operation, now, kind)
 
-    def _apply(self, task: Task, operation: Operation, now: float) -> list[Effect]:
+    def _apply(
+        self, task: Task, operation: Operation, now: float, kind: TraceKind = "apply"
+    ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part."""
         outcome = self.routing.apply(task.origin, operation, Scope(self.versions.view()))
         for engine in self.engines.values():
@@ -383,7 +386,7 @@ class Broker:
         effects: list[Effect] = []
         if self.trace:
             dests = tuple(hop for hop, _ in outcome.forward)
-            effects.append(self.record("apply", now, operation, task.origin, dests))
+            effects.append(self.record(kind, now, operation, task.origin, dests))
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
         return effects + self._finished(task, now)
@@ -407,10 +410,12 @@ class Broker:
 
     def next_number(self, source: Hop) -> int:
         """The number of a client's next operation."""
-        if source in self._joined:
-            self._joined[source] += 1
-            return self._joined[source]
-        return 1 + max((entry.seq for entry in self.routing.prt.of(source[1:])), default=0)
+        self._joined[source] += 1
+        return self._joined[source]
+
+    def is_here(self, hop: Hop) -> bool:
+        """Whether a client is connected to this broker, and let in."""
+        return hop in self._joined
 
     # --- clients come and go ---
 
@@ -525,15 +530,16 @@ class Broker:
         *,
         tx: str = "",
         engine: str = "",
+        op_kind: str = "",
         outcome: str = "",
     ) -> Record:
         """The next record of this node. The caller has asked whether there is a trace."""
         self._records += 1
-        op_id = op_kind = client = text = ""
+        op_id = client = text = ""
         if what is not None:
             client = what.client
             if isinstance(what, Pub):
-                op_id, op_kind = f"{client}:{what.seq}", "pub"
+                op_id, op_kind = f"{client}:{what.seq}", op_kind or "pub"
                 text = format_publication(what.point)
             else:
                 op_id, op_kind = f"{client}#{what.seq}", what.kind

@@ -35,6 +35,7 @@ from overlay.messages import BrokerName
 from overlay.settings import Settings
 from overlay.tcp import Tcp
 from overlay.trace import Record
+from padres_tx.engines import broker_factories
 from topologies import Topology
 
 #: A process that is killed loses at most so much of its trace.
@@ -92,7 +93,12 @@ def run_broker(
             files.close()
             os._exit(CRASHED)
 
-        broker = make_core(BrokerName(name), list(neighbours), trace=record is not None)
+        broker = make_core(
+            BrokerName(name),
+            list(neighbours),
+            engines=broker_factories(),
+            trace=record is not None,
+        )
         delays_s = {other: topology.edge(name, other).delay_ms / 1000 for other in neighbours}
         the_host = Host(broker, delays_s, _any(reactor), crash, settings=settings, record=record)
         tcp = Tcp(the_host, reactor)

@@ -13,6 +13,7 @@ from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.messages import Hop, Operation
 from overlay.space import Entry
+from padres_tx.wire import TxID
 
 
 class Undo(NamedTuple):
@@ -33,6 +34,16 @@ class Undo(NamedTuple):
                 or any(entry.filter.overlaps(operation.filter) for entry in self.dropped)
             )
         )
+
+
+def reserved_by_others(broker: Broker, tx: TxID, operation: Operation) -> TxID | None:
+    """Another undecided transaction that uses the same words of the client, if there is one."""
+    for engine in broker.engines.values():
+        reserved: dict[TxID, list[Undo]] = getattr(engine, "reserved", {})
+        for other, undos in reserved.items():
+            if other != tx and any(undo.concerns(operation) for undo in undos):
+                return other
+    return None
 
 
 def inverses(undo: Undo) -> list[Operation]:

@@ -315,6 +315,9 @@ class Dynamic:
         for tx in list(self.txs.values()):
             if not tx.open:
                 continue
+            for frame in tx.frames.values():
+                if frame.hop == hop:
+                    frame.queue.clear()
             if tx.upstream == hop and tx.status == "active":
                 effects += self.doom(tx, "left", f"its coordinator {client} has left", now)
             elif tx.upstream != hop and any(frame.hop == hop for frame in tx.frames.values()):
@@ -520,14 +523,20 @@ class Dynamic:
         hops = tuple(hop for hop in hops if is_client(hop) or hop != source)
         effects: list[Effect] = []
         if self.broker.trace:
-            name = tx_text(tx.id)
-            if is_client(source):
+            kinds: list[Any] = ["publish", "match"] if is_client(source) else ["match"]
+            for kind in kinds:
                 effects.append(
-                    self.broker.record("publish", now, pub, source, tx=name, engine=self.name)
+                    self.broker.record(
+                        kind,
+                        now,
+                        pub,
+                        source,
+                        hops if kind == "match" else (),
+                        tx=tx_text(tx.id),
+                        engine=self.name,
+                        op_kind="tcm" if tcm else "pub",
+                    )
                 )
-            effects.append(
-                self.broker.record("match", now, pub, source, hops, tx=name, engine=self.name)
-            )
         for hop in hops:
             if not is_client(hop):
                 req = self._tasks.ask(task, hop)

@@ -24,7 +24,7 @@ from overlay.errors import OperationError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
 from overlay.space import Entry
-from padres_tx.compensation import Undo, compensate
+from padres_tx.compensation import Undo, compensate, reserved_by_others
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.wire import TxID, tx_text
@@ -38,7 +38,7 @@ class DTxNI(Dynamic):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         #: What clients of this broker have done in each undecided transaction, in order.
-        self._undo: dict[TxID, list[Undo]] = {}
+        self.reserved: dict[TxID, list[Undo]] = {}
 
     def scope(self, tx: Tx) -> Scope:
         return Scope(self.broker.versions.view())
@@ -61,10 +61,10 @@ class DTxNI(Dynamic):
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         if is_client(source):
-            for other, undos in self._undo.items():
-                if other != tx.id and any(undo.concerns(operation) for undo in undos):
-                    reason = f"{operation.client} uses the same part in {tx_text(other)}"
-                    return self.doom(tx, "conflict", reason, now)
+            other = reserved_by_others(self.broker, tx.id, operation)
+            if other is not None:
+                reason = f"{operation.client} uses the same part in {tx_text(other)}"
+                return self.doom(tx, "conflict", reason, now)
         return self.broker.submit(self.name, source, operation, (tx, task), now)
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
@@ -80,7 +80,7 @@ class DTxNI(Dynamic):
             operation = msgspec.structs.replace(again, seq=operation.seq)
             space = self.routing.space(operation.kind, source)
             dropped = [space.get(operation.client, seq) for seq in operation.drop]
-            self._undo.setdefault(tx.id, []).append(
+            self.reserved.setdefault(tx.id, []).append(
                 Undo(source, operation, [entry for entry in dropped if isinstance(entry, Entry)])
             )
         return self.carry_out(tx, source, operation, task, now)
@@ -94,11 +94,11 @@ class DTxNI(Dynamic):
         if not is_client(source):
             return False
         if isinstance(message, Leave):
-            return any(undo.source == source for undos in self._undo.values() for undo in undos)
-        return any(undo.concerns(message) for undos in self._undo.values() for undo in undos)
+            return any(undo.source == source for undos in self.reserved.values() for undo in undos)
+        return any(undo.concerns(message) for undos in self.reserved.values() for undo in undos)
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
-        undos = self._undo.pop(tx.id, [])
+        undos = self.reserved.pop(tx.id, [])
         return compensate(self.broker, undos, now) if tx.status == "aborted" else []
 
 

@@ -74,3 +74,44 @@ def test_an_abort_leaves_everything_as_it_was(engine: str) -> None:
         assert world.ended[tx].code == "participant"
         assert world.received("A1") == world.received("D") == []
         world.check_at_rest()
+
+
+STATIC: list[Step] = [
+    Step("E", "tcm", point={"class": "p1", "x": "x1", "n": 0}, receivers=("D",)),
+    Step(
+        "D",
+        "tcm",
+        point={"class": "assign", "to": "A1", "x": "x1"},
+        after=(0,),
+        receivers=("A1",),
+    ),
+    Step("A1", "sub", X1, after=(1,)),
+    Step("D", "usub", X1, after=(1, 2)),
+    Step("E", "pub", point={"class": "p1", "x": "x1", "n": 1}, after=(0, 3)),
+]
+
+
+def test_a_static_dispatch_reaches_the_agent_and_only_the_agent() -> None:
+    for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
+        world = World(chain(3), Tape(seed=seed).choose)
+        dispatching(world, *places)
+        tx = world.submit("E", STATIC)
+        world.sim.run()
+        assert world.committed(tx), world.ended[tx]
+        assert world.received("A1") == [{"class": "p1", "x": "x1", "n": 1}]
+        assert world.received("D") == []
+        world.oracle.say("A1", "sub", X1)
+        world.oracle.say("D", "usub", X1)
+        world.check_at_rest()
+
+
+def test_a_static_abort_leaves_everything_as_it_was() -> None:
+    for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
+        world = World(chain(3), Tape(seed=seed).choose)
+        dispatching(world, *places)
+        tx = world.submit("E", [*STATIC, Step("A1", "usub", box(class_="p2"), after=(2,))])
+        world.sim.run()
+        assert not world.committed(tx)
+        assert world.ended[tx].code == "not-held"
+        assert world.received("A1") == world.received("D") == []
+        world.check_at_rest()

@@ -1,0 +1,673 @@
+"""S-TX: static transactions, known as a whole to the coordinator (Section 6, with corrections).
+
+Guessing from the tables which of the operations that one depends on will come to a broker fails
+(on publications, on concurrent (un-)advertisements, on triggered subscriptions). So here nobody
+guesses. The *span* of a transaction is the subtree that joins the edge brokers of its clients:
+
+    Plan      goes over the span: every broker in it knows all operations and their order.
+    Admitted  each edge broker works out at once what the operations of its clients change, on
+              their behalf, and says so over the span; or it refuses: a client is not there, holds
+              no part of what it is to un-subscribe, does not hear its tcm. This is the vote.
+    Decide    by the coordinator's edge broker, when all have answered: over the span. Links are
+              FIFO and the span is a tree, so whoever hears it has heard all that was admitted.
+
+Only then are the operations carried out, at each broker of the span at once and in the order of
+their dependencies, so that no broker ever sees one without what comes before it, and a publication
+after the commit finds all of them. An abort has nothing to undo: nothing was done. (The paper
+works on the tables from the start and compensates. Its clients see publications at commit anyway,
+so waiting costs no delay, and saves every observer from what is later taken back.)
+
+What the overlay itself triggers is ordered as well: an (un-)advertisement goes out from its
+client's edge broker as a plain one does, and is complete when every broker and every subscription
+that it attracts or sends back have answered; `Complete` says so over the span, and what depends on
+it waits for that.
+
+The routing state is the shared one, per-client numbered, so it converges whatever else goes on.
+While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
+operations of these clients that overlap them wait, other transactions on them are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from overlay.broker import Broker
+from overlay.codec import StructCodec
+from overlay.effects import CancelTimer, Effect, Send, SetTimer
+from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
+from overlay.filters import Filter, check_point
+from overlay.lastword import reaches, settle
+from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
+from overlay.notation import format_publication
+from overlay.routing import Outcome, not_held
+from overlay.space import Entry, Space
+from padres_tx.compensation import Undo, reserved_by_others
+from padres_tx.conflicts import Footprint
+from padres_tx.dynamic import DEADLINE_LIMIT_S, TX_LIMIT
+from padres_tx.wire import (
+    Abort,
+    Applied,
+    Ended,
+    FromClient,
+    Step,
+    Submit,
+    ToClient,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
+
+#: Operations that one static transaction may have: it must fit in a frame, and be handled at once.
+STEP_LIMIT = 1000
+
+
+class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what brokers say about a static transaction."""
+
+
+class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
+    tx: TxID
+    steps: tuple[Step, ...]
+    #: The edge broker of each client, as the coordinator's edge broker knows it.
+    edges: dict[str, str]
+
+
+class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
+    """What the steps of the clients at one edge broker change, by position; or why not."""
+
+    tx: TxID
+    edge: str
+    operations: dict[int, Operation]
+    code: str = ""
+    reason: str = ""
+
+
+class Decide(Between, frozen=True, array_like=True, gc=False, tag=52):
+    tx: TxID
+    committed: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Complete(Between, frozen=True, array_like=True, gc=False, tag=53):
+    """An (un-)advertisement is everywhere, with all that it triggered."""
+
+    tx: TxID
+    step: int
+
+
+class Decided(Between, frozen=True, array_like=True, gc=False, tag=54):
+    tx: TxID
+
+
+AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided
+
+codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
+
+
+class Refusal(NamedTuple):
+    code: str
+    reason: str
+
+
+class Tx:
+    """One static transaction at one broker of its span."""
+
+    def __init__(self, plan: Plan, upstream: Hop, now: float) -> None:
+        self.id = plan.tx
+        self.steps = plan.steps
+        self.edges = plan.edges
+        self.upstream = upstream
+        self.began_at = now
+        self.status = "planned"
+        #: The neighbours in the span, the upstream one included.
+        self.span: tuple[Hop, ...] = ()
+        #: At the coordinator's edge: the edge brokers that have not answered yet.
+        self.unanswered: set[str] = set()
+        self.operations: dict[int, Operation] = {}
+        #: Steps that have been carried out here, and those under way.
+        self.handled: set[int] = set()
+        self.started: set[int] = set()
+        self.order = in_order(plan.steps) or []
+        self.running = False
+        self.awaited: set[Hop] = set()
+        self.acknowledged = False
+
+    @property
+    def at_edge(self) -> bool:
+        return is_client(self.upstream)
+
+    @property
+    def open(self) -> bool:
+        return self.status == "planned"
+
+    @property
+    def complete(self) -> bool:
+        return len(self.handled) == len(self.steps)
+
+
+class STx:
+    """S-TX at one broker."""
+
+    name = "s-tx"
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.txs: dict[TxID, Tx] = {}
+        #: What was admitted for clients of this broker and is not carried out yet.
+        self.reserved: dict[TxID, list[Undo]] = {}
+
+    # --- the broker's inputs (overlay.broker.Engine) ---
+
+    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
+        message = codec.decode(body)
+        if isinstance(message, Between) == is_client(source):
+            raise ProtocolError(f"{source} may not say {type(message).__name__}")
+        if is_client(source):
+            self.broker.check_client(source, source[1:])
+        match message:
+            case Submit():
+                return self._submit(source, message, now)
+            case Abort():
+                return self._abort(source, message, now)
+            case Plan():
+                return self._plan(source, message, now)
+            case Admitted():
+                return self._admitted(source, message, now)
+            case Decide():
+                return self._decide(source, message, now)
+            case Complete():
+                return self._complete(source, message, now)
+            case Decided():
+                return self._decided(source, message, now)
+        raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        client, _, number = key.rpartition(":")
+        tx = self.txs.get((client, int(number)))
+        if tx is None or not tx.open:
+            return []
+        missing = ", ".join(sorted(tx.unanswered))
+        return self._spread(tx, Decide(tx.id, False, "deadline", f"no answer from {missing}"), now)
+
+    def client_left(self, client: str, now: float) -> list[Effect]:
+        # What was admitted for it is decided without it; `holds` keeps its words until then.
+        return []
+
+    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
+        """A neighbour has lost its memory: what is not decided is aborted."""
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            if neighbour not in tx.span:
+                continue
+            reason = f"broker {neighbour} was restarted"
+            tx.span = tuple(hop for hop in tx.span if hop != neighbour)
+            if tx.open and (tx.at_edge or tx.upstream == neighbour):
+                effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+            elif tx.open:
+                refused = Admitted(tx.id, self.broker.name, {}, "broker", reason)
+                effects += self._send((tx.upstream,), refused)
+            else:
+                tx.awaited.discard(neighbour)
+                effects += self._acknowledge(tx, now)
+        return effects
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        if not is_client(source):
+            return False
+        for undos in self.reserved.values():
+            for undo in undos:
+                if isinstance(message, Leave):
+                    if undo.source == source:
+                        return True
+                elif undo.concerns(message):
+                    return True
+        return False
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        pass
+
+    def undecided(self) -> list[tuple[str, Footprint]]:
+        """What is admitted here: an isolated transaction on the same words has to wait its turn."""
+        found: list[tuple[str, Footprint]] = []
+        for tx, undos in self.reserved.items():
+            footprint = Footprint()
+            for undo in undos:
+                footprint.operation(undo.operation)
+            found.append((tx_text(tx), footprint))
+        return found
+
+    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
+        verb, _, name = argument.partition(" ")
+        if verb == "abort":
+            for tx in self.txs.values():
+                if tx_text(tx.id) == name and tx.open and tx.at_edge:
+                    decide = Decide(tx.id, False, "operator", "an operator aborted it")
+                    return {"aborted": name}, self._spread(tx, decide, now)
+            return {"error": f"{name} is not open, or {self.broker.name} does not decide it"}, []
+        return [self._describe(tx, now) for tx in self.txs.values()], []
+
+    def _describe(self, tx: Tx, now: float) -> dict[str, Any]:
+        waits = "the decision"
+        if not tx.open:
+            left = len(tx.steps) - len(tx.handled)
+            waits = f"{left} operations" if left else f"brokers {', '.join(sorted(tx.awaited))}"
+        elif tx.unanswered:
+            waits = f"brokers {', '.join(sorted(tx.unanswered))}"
+        return {
+            "tx": tx_text(tx.id),
+            "engine": self.name,
+            "coordinator": tx.id[0],
+            "edge": tx.at_edge,
+            "status": tx.status,
+            "since_s": round(now - tx.began_at, 3),
+            "waits_for": waits,
+            "clients": sorted(tx.edges),
+        }
+
+    # --- planning ---
+
+    def _submit(self, source: Hop, submit: Submit, now: float) -> list[Effect]:
+        client = source[1:]
+        if submit.tx[0] != client or submit.tx in self.txs:
+            raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
+        reason = self._impossible(submit)
+        if reason:
+            return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
+        clients = dict.fromkeys([client, *(step.client for step in submit.steps)])
+        unknown = [name for name in clients if ClientName(name) not in self.routing.crt]
+        if unknown:
+            reason = f"{', '.join(unknown)} not connected"
+            return [self._tell(source, Ended(submit.tx, False, "left", reason))]
+        edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
+        plan = Plan(submit.tx, submit.steps, edges)
+        timer = SetTimer(f"{self.name}/{tx_text(submit.tx)}", submit.deadline_s)
+        return [timer, *self._plan(source, plan, now)]
+
+    def _impossible(self, submit: Submit) -> str:
+        if not submit.steps or len(submit.steps) > STEP_LIMIT or len(self.txs) >= TX_LIMIT:
+            return f"a static transaction has 1 to {STEP_LIMIT} operations"
+        if not 0 < submit.deadline_s <= DEADLINE_LIMIT_S:
+            return f"a deadline is at most {DEADLINE_LIMIT_S:g} s"
+        if in_order(submit.steps) is None:
+            return "the operations depend on each other in a circle, or on one that is not there"
+        for step in submit.steps:
+            if (step.filter is None) == (step.kind not in ("pub", "tcm")):
+                return f"a {step.kind} of {step.client} without what it is about"
+            if step.kind == "tcm" and not step.receivers:
+                return "a tcm in a static transaction names the clients that act on it"
+        return ""
+
+    def _plan(self, source: Hop, plan: Plan, now: float) -> list[Effect]:
+        tx = self.txs[plan.tx] = Tx(plan, source, now)
+        homes = {name: self.routing.crt.get(ClientName(name)) for name in plan.edges}
+        span = {home.hop for home in homes.values() if home and not is_client(home.hop)}
+        if not is_client(source):
+            span.add(source)
+        tx.span = tuple(hop for hop in self.routing.neighbours if hop in span)
+        tx.unanswered = set(plan.edges.values())
+        effects = self._trace("begin", tx, now)
+        effects += self._send(self._beyond(tx, source), plan)
+        moved = [
+            client
+            for client, home in homes.items()
+            if home is None
+            or home.edge != plan.edges[client]
+            or (is_client(home.hop) and not self.broker.is_here(home.hop))
+        ]
+        if moved:
+            refusal = Refusal("left", f"{', '.join(sorted(moved))} not connected")
+            answer = Admitted(tx.id, self.broker.name, {}, *refusal)
+        elif self.broker.name in plan.edges.values():
+            answer = self._admit(tx)
+        else:
+            return effects
+        return [*effects, *self._admitted(Hop(""), answer, now)]
+
+    def _admit(self, tx: Tx) -> Admitted:
+        """Work out, on behalf of this broker's clients, what their steps change."""
+        name = self.broker.name
+        words = {c: Words(self.broker, client_hop(c)) for c, e in tx.edges.items() if e == name}
+        operations: dict[int, Operation] = {}
+        undos = self.reserved[tx.id] = []
+        try:
+            for at in tx.order:
+                step = tx.steps[at]
+                if step.client in words and step.kind not in ("pub", "tcm"):
+                    undo = words[step.client].say(step)
+                    self._check_free(tx, undo)
+                    undos.append(undo)
+                    operations[at] = undo.operation
+                elif step.client in words:
+                    words[step.client].check_publication(step)
+                for receiver in step.receivers:
+                    if receiver in words:
+                        words[receiver].check_hears(step)
+        except (OperationError, FilterError) as error:
+            del self.reserved[tx.id]
+            return Admitted(tx.id, name, {}, error.code, str(error))
+        return Admitted(tx.id, name, operations)
+
+    def _check_free(self, tx: Tx, undo: Undo) -> None:
+        """Raises OperationError if somebody undecided uses the same words."""
+        client = undo.operation.client
+        other = reserved_by_others(self.broker, tx.id, undo.operation)
+        if other is not None:
+            raise _Conflict(f"{client} uses the same part in {tx_text(other)}")
+        for name, engine in self.broker.engines.items():
+            if name != self.name and engine.holds(undo.source, undo.operation):
+                raise _Conflict(f"an undecided {name} transaction concerns the same part")
+
+    def _admitted(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
+        tx = self.txs.get(admitted.tx)
+        if tx is None or not tx.open:
+            return []
+        tx.operations.update(admitted.operations)
+        tx.unanswered.discard(admitted.edge)
+        effects = self._send(self._beyond(tx, source), admitted)
+        if tx.at_edge and (admitted.code or not tx.unanswered):
+            decide = Decide(tx.id, not admitted.code, admitted.code, admitted.reason)
+            effects += self._spread(tx, decide, now)
+        return effects
+
+    # --- the decision ---
+
+    def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
+        tx = self.txs.get(abort.tx)
+        if tx is None or not tx.open or tx.upstream != source:
+            name = tx_text(abort.tx)
+            reason = f"{source[1:]} coordinates no open transaction {name}"
+            return [self._tell(source, Ended(abort.tx, False, "unknown", reason))]
+        reason = abort.reason or f"{source[1:]} aborted it"
+        return self._spread(tx, Decide(tx.id, False, "aborted", reason), now)
+
+    def _decide(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        tx = self.txs.get(decide.tx)
+        if tx is None:
+            return self._send((source,), Decided(decide.tx))
+        if not tx.open or tx.upstream != source:
+            raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        return self._spread(tx, decide, now)
+
+    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        assert tx.open, "a decision is final"
+        tx.status = "committed" if decide.committed else "aborted"
+        beyond = self._beyond(tx, tx.upstream)
+        tx.awaited = set(beyond)
+        effects: list[Effect] = []
+        if tx.at_edge:
+            effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
+        effects += self._trace("decide", tx, now)
+        effects += self._send(beyond, decide)
+        if decide.committed:
+            return effects + self._carry_on(tx, now)
+        self.reserved.pop(tx.id, None)
+        effects += self._tell_clients(tx, decide)
+        effects += self.broker.release(now)
+        return effects + self._acknowledge(tx, now)
+
+    def _tell_clients(self, tx: Tx, decide: Decide | None = None) -> list[Effect]:
+        effects: list[Effect] = []
+        for client in tx.edges:
+            hop = client_hop(client)
+            if tx.edges[client] != self.broker.name or (decide and hop != tx.upstream):
+                continue  # Who was not asked to do anything need not hear that nothing happened.
+            words = tuple(
+                (step.kind, step.filter)
+                for step in tx.steps
+                if step.client == client and step.filter is not None
+            )
+            if decide is None:
+                effects.append(self._tell(hop, Ended(tx.id, True, words=words)))
+            else:
+                effects.append(self._tell(hop, Ended(tx.id, False, decide.code, decide.reason)))
+        return effects
+
+    # --- carrying out, in the order of dependencies ---
+
+    def _carry_on(self, tx: Tx, now: float) -> list[Effect]:
+        """Carry out what has all its dependencies behind it, here."""
+        effects: list[Effect] = []
+        if tx.running:
+            return effects  # Called from below, by a step that was carried out at once.
+        tx.running = True
+        # One pass is enough: the order has every step after those that it depends on.
+        for at in tx.order:
+            step = tx.steps[at]
+            if at not in tx.started and tx.handled.issuperset(step.after):
+                tx.started.add(at)
+                effects += self._handle(tx, at, step, now)
+        tx.running = False
+        return effects + self._finish(tx, now)
+
+    def _handle(self, tx: Tx, at: int, step: Step, now: float) -> list[Effect]:
+        if step.kind in ("pub", "tcm"):
+            tx.handled.add(at)
+            return self._publish(tx, step, now)
+        here = tx.edges[step.client] == self.broker.name
+        if step.kind in ("adv", "uadv") and not here:
+            return []  # Its own edge broker sends it out, and says when it is complete.
+        source = self.routing.crt[ClientName(step.client)].hop
+        return self.broker.submit(self.name, source, tx.operations[at], (tx, at), now)
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        tx, at = context
+        if operation.kind in ("adv", "uadv"):
+            return self.broker.start(self.name, source, operation, (tx, at), now)
+        view = self.broker.versions.view()
+        footprint = Outcome([], [], [])
+        for engine in self.broker.engines.values():
+            if engine is not self:
+                engine.passed(source, operation, footprint)
+        sent = self.routing.apply_here(operation, tx.span, view)
+        effects: list[Effect] = []
+        if self.broker.trace:
+            dests = tuple(hop for hop, _ in sent)
+            name = tx_text(tx.id)
+            effects.append(
+                self.broker.record(
+                    "apply", now, operation, source, dests, tx=name, engine=self.name
+                )
+            )
+        effects += [Send((hop,), message) for hop, message in sent]
+        tx.handled.add(at)
+        return effects + self._carry_on(tx, now)
+
+    def completed(self, context: Any, now: float) -> list[Effect]:
+        tx, at = context
+        return self._complete(Hop(""), Complete(tx.id, at), now)
+
+    def _complete(self, source: Hop, complete: Complete, now: float) -> list[Effect]:
+        tx = self.txs.get(complete.tx)
+        if tx is None:
+            return []
+        tx.started.add(complete.step)
+        tx.handled.add(complete.step)
+        return [*self._send(self._beyond(tx, source), complete), *self._carry_on(tx, now)]
+
+    def _publish(self, tx: Tx, step: Step, now: float) -> list[Effect]:
+        """Hand a publication to this broker's clients, and to brokers outside the span.
+
+        A tcm has done its work: what it asks for is in the plan.
+        """
+        assert step.point is not None
+        pub = Pub(step.client, step.seq, step.point, step.payload)
+        hops: tuple[Hop, ...] = ()
+        if step.kind == "pub":
+            found = self.routing.prt.hops(pub.point, self.broker.versions.view())
+            hops = tuple(hop for hop in found if hop not in tx.span)
+        effects: list[Effect] = []
+        if self.broker.trace:
+            kinds: list[Any] = ["match"]
+            if tx.edges[step.client] == self.broker.name:
+                kinds.insert(0, "publish")
+            clients = tuple(hop for hop in hops if is_client(hop))
+            if clients:
+                kinds.append("deliver")
+            for kind in kinds:
+                dests = {"publish": (), "match": hops}.get(kind, clients)
+                effects.append(
+                    self.broker.record(
+                        kind,
+                        now,
+                        pub,
+                        dests=dests,
+                        tx=tx_text(tx.id),
+                        engine=self.name,
+                        op_kind=step.kind,
+                    )
+                )
+        return [*effects, Send(hops, pub)] if hops else effects
+
+    def _finish(self, tx: Tx, now: float) -> list[Effect]:
+        """When all is carried out here, the clients may know, and what waited may go on."""
+        if not tx.complete or tx.status != "committed":
+            return []
+        tx.status = "finished"
+        self.reserved.pop(tx.id, None)
+        effects = self._tell_clients(tx)
+        effects += self.broker.release(now)
+        return effects + self._acknowledge(tx, now)
+
+    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+        tx = self.txs.get(decided.tx)
+        if tx is None:
+            return []
+        tx.awaited.discard(source)
+        return self._acknowledge(tx, now)
+
+    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+        """When all behind this broker have carried the decision out, say so."""
+        if tx.awaited or tx.acknowledged or tx.status not in ("aborted", "finished"):
+            return []
+        tx.acknowledged = True
+        del self.txs[tx.id]
+        effects = self._trace("end", tx, now)
+        if not tx.at_edge:
+            return [*effects, *self._send((tx.upstream,), Decided(tx.id))]
+        if tx.status == "finished":
+            effects.append(self._tell(tx.upstream, Applied(tx.id)))
+        return effects
+
+    # --- small things ---
+
+    def _beyond(self, tx: Tx, source: Hop) -> tuple[Hop, ...]:
+        """The neighbours in the span on the far side from the source."""
+        return tuple(hop for hop in tx.span if hop != source)
+
+    def _send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+        if not hops:
+            return []
+        return [Send(hops, engine_message(self.name, codec.encode(message)))]
+
+    def _tell(self, hop: Hop, message: ToClient) -> Effect:
+        return Send((hop,), engine_message(self.name, to_client.encode(message)))
+
+    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+        if not self.broker.trace:
+            return []
+        outcome = {"finished": "committed", "planned": ""}.get(tx.status, tx.status)
+        name = tx_text(tx.id)
+        return [
+            self.broker.record(
+                kind, now, None, tx.upstream, tx.span, tx=name, engine=self.name, outcome=outcome
+            )
+        ]
+
+
+class _Conflict(OperationError):
+    """Another undecided transaction uses the same words of a client."""
+
+    code = "conflict"
+
+
+class Words:
+    """What one client holds, with the steps of a plan that come before."""
+
+    def __init__(self, broker: Broker, hop: Hop) -> None:
+        self._broker = broker
+        self._hop = hop
+        self._client = hop[1:]
+        self._planned: dict[Space, list[Entry]] = {}
+        self._gone: dict[Space, set[int]] = {}
+
+    def say(self, step: Step) -> Undo:
+        """The operation that a step comes to. Raises NotHeld."""
+        assert step.filter is not None and step.kind not in ("pub", "tcm")
+        space = self._broker.routing.space(step.kind, self._hop)
+        seq = self._broker.next_number(self._hop)
+        operation = Operation(0, step.kind, self._client, seq, step.filter)  # type: ignore[arg-type]
+        if not operation.positive and not self._holds(space, step.filter):
+            raise not_held(operation)
+        settled = settle(lambda f: self._near(space, f), step.filter, operation.positive)
+        operation = msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
+        near = self._near(space, step.filter)
+        dropped = [entry for entry in near if entry.seq in settled.drop]
+        self._gone.setdefault(space, set()).update(settled.drop)
+        if settled.store:
+            self._planned.setdefault(space, []).append(Entry(operation, self._hop))
+        return Undo(self._hop, operation, dropped)
+
+    def check_publication(self, step: Step) -> None:
+        """Raises NotAdvertised or FilterError."""
+        point = check_point(step.point)
+        space = self._broker.routing.space("adv", self._hop)
+        if not self._wants(space, point):
+            text = format_publication(point)
+            raise NotAdvertised(f"{self._client} has not advertised {text}")
+
+    def check_hears(self, step: Step) -> None:
+        """Raises OperationError if a tcm does not reach the client."""
+        point = check_point(step.point)
+        if not self._wants(self._broker.routing.prt, point):
+            text = format_publication(point)
+            raise _Unheard(f"{self._client} does not receive the tcm {text}")
+
+    def _near(self, space: Space, filter: Filter) -> list[Entry]:
+        view = self._broker.versions.view()
+        gone = self._gone.get(space, set())
+        present = [e for e in space.overlapping(filter, view) if e.client == self._client]
+        planned = [e for e in self._planned.get(space, ()) if e.filter.overlaps(filter)]
+        return [entry for entry in present + planned if entry.seq not in gone]
+
+    def _holds(self, space: Space, filter: Filter) -> bool:
+        near = self._near(space, filter)
+        holes = [entry for entry in near if not entry.positive]
+        return any(entry.positive and reaches(entry, filter, holes) for entry in near)
+
+    def _wants(self, space: Space, point: Any) -> bool:
+        at = Filter(point)
+        last = max(
+            (e for e in self._near(space, at) if e.filter.matches(point)),
+            key=lambda entry: entry.seq,
+            default=None,
+        )
+        return last is not None and last.positive
+
+
+class _Unheard(OperationError):
+    """A tcm does not reach a client that is to act on it."""
+
+    code = "unheard"
+
+
+def in_order(steps: Iterable[Step]) -> list[int] | None:
+    """The positions of the steps, each after those it depends on; None if there is no order."""
+    waiting = dict(enumerate(steps))
+    done: dict[int, None] = {}
+    while waiting:
+        ready = [at for at, step in waiting.items() if all(before in done for before in step.after)]
+        if not ready:
+            return None
+        done[ready[0]] = None
+        del waiting[ready[0]]
+    return list(done)
+
+
+broker = STx
+client = "static"
