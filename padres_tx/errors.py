@@ -8,8 +8,14 @@ OverlayError                (overlay.errors: filters, refused operations, peers'
     ├── ConnectionLost      the broker has gone, and the session with it; also a ConnectionError
     ├── ClientClosed        a call on a client that has been closed
     ├── CallTimeout         no answer in time, the outcome is unknown; also a TimeoutError
+    ├── TooManyRequests     more calls are waiting for their answers than a session keeps
     ├── UnknownEngine       no transaction engine of that name; also a ValueError
-    └── TooManyRequests     more calls are waiting for their answers than a session keeps
+    └── TransactionError
+        ├── BadTransaction        what an engine cannot do, or cannot be done; also a ValueError
+        ├── UnknownTransaction    no transaction of that name, or none with a part for this client
+        ├── TransactionFinished   the caller has ended the transaction, or its part in it, itself
+        ├── NotCoordinator        only who began a transaction can commit it
+        └── TransactionAborted    not a mistake but an outcome: with a code and a reason
 
 What the overlay refuses keeps the overlay's class: `NameTaken`, `NotAdvertised`, `NotHeld`,
 `Unauthorized`, `SlowReader`, `ProtocolError`, `FilterError`, `FrameTooLarge`.
@@ -73,3 +79,49 @@ class UnknownEngine(ClientError, ValueError):
     """No transaction engine has that name."""
 
     code = "unknown-engine"
+
+
+class TransactionError(ClientError):
+    """Base of what concerns a transaction."""
+
+    code = "transaction"
+
+
+class BadTransaction(TransactionError, ValueError):
+    """A transaction that its engine cannot carry out, or that nobody could."""
+
+    code = "bad-transaction"
+
+
+class UnknownTransaction(TransactionError):
+    """No transaction has that name, or this client takes no part in it."""
+
+    code = "unknown-transaction"
+
+
+class TransactionFinished(TransactionError):
+    """The caller has ended the transaction, or its own part in it, and goes on acting in it."""
+
+    code = "transaction-finished"
+
+
+class NotCoordinator(TransactionError):
+    """Only the client that began a transaction can commit it."""
+
+    code = "not-coordinator"
+
+
+class TransactionAborted(TransactionError):
+    """The transaction was aborted: nothing of it has happened.
+
+    `code` says why in a word, "conflict" if another attempt may succeed; `reason` says it to
+    people.
+    """
+
+    code = "transaction-aborted"
+
+    def __init__(self, reason: str, *, code: str = "aborted", tx: str = "") -> None:
+        super().__init__(f"{tx or 'the transaction'} was aborted: {reason}")
+        self.reason = reason
+        self.code = code
+        self.tx = tx

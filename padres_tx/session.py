@@ -16,12 +16,12 @@ refused. With this the caller's mistakes raise at the call. The edge broker chec
 the last say.
 
 Transactions are spoken by engines: `extend` gives an engine its seat, and the session hands its
-messages over unread.
+messages over unread. What a transaction makes of the client's words comes back by `adopt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -111,10 +111,14 @@ class Refused(msgspec.Struct, frozen=True):
 class Say(msgspec.Struct, frozen=True):
     """An engine wants this message sent."""
 
-    message: EngineMessage
+    message: AnyMessage
 
 
-Event: TypeAlias = Answered | Notification | Refused | Say
+class EngineEvent(msgspec.Struct, frozen=True):
+    """Base of what engines tell the client's transactions; a session passes it on."""
+
+
+Event: TypeAlias = Answered | Notification | Refused | Say | EngineEvent
 
 
 class EngineSeat(Protocol):
@@ -147,6 +151,8 @@ class Session:
         self._advertised = Space()
         self._subscribed = Space()
         self._seats: dict[str, EngineSeat] = {}
+        #: Makes the seat of an engine that speaks first, with somebody else's transaction.
+        self.open_seat: Callable[[str], EngineSeat | None] = lambda engine: None
 
     @property
     def pending(self) -> int:
@@ -165,10 +171,9 @@ class Session:
         Raises FilterError; NotHeld for taking back what is not held in any part; TooManyRequests.
         """
         box = as_filter(filter)
-        space = self._subscribed if kind in ("sub", "usub") else self._advertised
+        space = self._space(kind)
         if kind in ("usub", "uadv") and not space.reaches(box):
-            verb = "un-subscribe from" if kind == "usub" else "un-advertise"
-            raise NotHeld(f"{self.name} holds no part of {format_filter(box)} to {verb}")
+            raise self.not_held(kind, box)
         self._check_room()
         seq = self._last + 1
         operation = Operation(seq, kind, self.name, seq, box)
@@ -183,10 +188,9 @@ class Session:
         Raises FilterError; NotAdvertised for a point outside what the client advertised.
         """
         at = as_point(point)
-        if not self._advertised.matching(at):
-            raise NotAdvertised(f"{self.name} has not advertised {format_publication(at)}")
-        self._last += 1
-        return Pub(self.name, self._last, at, payload)
+        if not self.advertises(at):
+            raise self.not_advertised(at)
+        return Pub(self.name, self.number(), at, payload)
 
     def inspect(self, what: str, argument: str = "") -> Inspect:
         """Ask for a part of the broker's state; `Answered` follows, with a body."""
@@ -200,6 +204,41 @@ class Session:
         """Hand over what this engine's broker half sends from now on."""
         assert engine not in self._seats, f"{engine} has its seat already"
         self._seats[engine] = seat
+
+    # --- for engines ---
+
+    def number(self) -> int:
+        """The next number of the client's own order, for something that an engine says."""
+        self._last += 1
+        return self._last
+
+    def adopt(self, kind: Kind, filter: Filter, seq: int) -> None:
+        """A word has taken effect in a transaction: the client's own, or one said on its behalf.
+
+        Its number says where it stands among the client's other words.
+        """
+        space = self._space(kind)
+        word = Entry(Operation(0, kind, self.name, seq, filter), self._hop)
+        space.add(word)
+        _settle(space, word, refused=False)
+
+    def advertises(self, point: Mapping[str, Value]) -> bool:
+        """Whether the client may publish there, as far as it knows."""
+        return bool(self._advertised.matching(point))
+
+    def holds(self, kind: Kind, filter: Filter) -> bool:
+        """Whether there is something to un-subscribe or un-advertise, as far as the client knows."""
+        return self._space(kind).reaches(filter)
+
+    def not_advertised(self, point: Mapping[str, Value]) -> NotAdvertised:
+        return NotAdvertised(f"{self.name} has not advertised {format_publication(point)}")
+
+    def not_held(self, kind: Kind, filter: Filter) -> NotHeld:
+        verb = "un-subscribe from" if kind == "usub" else "un-advertise"
+        return NotHeld(f"{self.name} holds no part of {format_filter(filter)} to {verb}")
+
+    def _space(self, kind: Kind) -> Space:
+        return self._subscribed if kind in ("sub", "usub") else self._advertised
 
     # --- messages ---
 
@@ -220,7 +259,7 @@ class Session:
             case Report():
                 return [self._answer(message.req, _fault(message.body), message.body)]
             case EngineMessage():
-                seat = self._seats.get(message.engine)
+                seat = self._seats.get(message.engine) or self.open_seat(message.engine)
                 if seat is None:
                     raise ProtocolError(f"{self.name} uses no engine {message.engine!r}")
                 return seat.receive(message.body)
