@@ -94,8 +94,14 @@ class Engine(Protocol):
         """A neighbour has begun a new life and knows of no transaction."""
         ...
 
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        """Whether a client's operation, or its leaving, touches words of that client that an
+        undecided transaction has changed: it waits, and so do the client's later ones."""
+        ...
+
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        """Whether a plain operation has to wait for a decision; `Broker.release` looks again."""
+        """Whether an operation on the shared tables conflicts with an undecided transaction: it
+        waits, and so do all later ones here. `Broker.release` looks again."""
         ...
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
@@ -161,6 +167,8 @@ class Broker:
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
         self._joining: dict[Hop, Task] = {}
+        #: What clients have said while words of theirs are reserved, in each client's order.
+        self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
         #: Those of an engine's transaction come with the engine's name and what it wants back.
         self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
@@ -206,6 +214,9 @@ class Broker:
         for task in self._tasks.under_way():
             if task.origin == hop:
                 task.req = 0  # A later client of the same name did not ask for this.
+        # What it has said and what still waits was never done; nobody will miss it.
+        self._waiting.pop(hop, None)
+        self._held = deque(item for item in self._held if item[0] != hop or item[2] or item[3])
         home = self.routing.crt.get(ClientName(client))
         if home is None or home.hop != hop:
             return effects
@@ -294,15 +305,18 @@ class Broker:
         return self._plain(source, operation, now)
 
     def _plain(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        """Carry out a plain operation, or let it wait for the transactions that it conflicts with.
-
-        Those behind it wait too, so that all brokers see one order.
-        """
-        if self._must_wait(source, message):
-            if len(self._held) >= HELD_LIMIT and isinstance(message, Operation):
+        """Carry out a plain operation, or let it wait for the transactions it conflicts with."""
+        if is_client(source) and (source in self._waiting or self._is_reserved(source, message)):
+            waiting = self._waiting.setdefault(source, deque())
+            if len(waiting) >= HELD_LIMIT and isinstance(message, Operation):
                 error = OperationError("too many operations wait for undecided transactions")
-                if is_client(source):
-                    return _answer(source, message.req, error)
+                return _answer(source, message.req, error)
+            waiting.append(message)
+            return []
+        return self._shared(source, message, now)
+
+    def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        if self._must_wait(source, message):
             self._held.append((source, message, "", None))
             return []
         return self._carry_out(source, message, now)
@@ -348,7 +362,16 @@ class Broker:
                 effects += self.engines[engine].resume(source, message, context, now)
             else:
                 effects += self._carry_out(source, message, now, admitted=bool(context))
+        for source in list(self._waiting):
+            waiting = self._waiting[source]
+            while waiting and not self._is_reserved(source, waiting[0]):
+                effects += self._shared(source, waiting.popleft(), now)
+            if not waiting:
+                del self._waiting[source]
         return effects
+
+    def _is_reserved(self, source: Hop, message: Operation | Leave) -> bool:
+        return any(engine.reserves(source, message) for engine in self.engines.values())
 
     def _must_wait(self, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
         return bool(self._held) or self._conflicts(source, message, engine)
@@ -359,8 +382,13 @@ class Broker:
 
     @property
     def held(self) -> list[tuple[Hop, Operation | Leave]]:
-        """The plain operations that wait for a decision."""
+        """The operations on the shared tables that wait for a decision."""
         return [(source, message) for source, message, _, _ in self._held]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing waits for anything."""
+        return not (len(self._tasks) or self._held or self._waiting or self._joining)
 
     def _carry_out(
         self, source: Hop, message: Operation | Leave, now: float, *, admitted: bool = False

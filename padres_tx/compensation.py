@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from overlay.broker import Broker
 from overlay.effects import Effect
-from overlay.messages import Hop, Operation
+from overlay.messages import Hop, Leave, Operation
 from overlay.space import Entry
 from padres_tx.wire import TxID
 
@@ -44,6 +44,15 @@ def reserved_by_others(broker: Broker, tx: TxID, operation: Operation) -> TxID |
             if other != tx and any(undo.concerns(operation) for undo in undos):
                 return other
     return None
+
+
+def reserves(reserved: dict[TxID, list[Undo]], source: Hop, message: Operation | Leave) -> bool:
+    """Whether a client's operation, or its leaving, touches words that are reserved."""
+    for undos in reserved.values():
+        for undo in undos:
+            if undo.source == source and (isinstance(message, Leave) or undo.concerns(message)):
+                return True
+    return False
 
 
 def inverses(undo: Undo) -> list[Operation]:

@@ -342,6 +342,9 @@ class Dynamic:
                 effects += self._decided(neighbour, Decided(tx.id), now)
         return effects
 
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        return False
+
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
         return False
 

@@ -23,10 +23,9 @@ from overlay.effects import Effect
 from overlay.errors import OperationError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
-from overlay.space import Entry
-from padres_tx.compensation import Undo, compensate, reserved_by_others
+from padres_tx.compensation import Undo, compensate, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
-from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.dynamic import YES, Dynamic, Op, OpTask, Tx, Verdict
 from padres_tx.wire import TxID, tx_text
 
 
@@ -67,10 +66,20 @@ class DTxNI(Dynamic):
                 return self.doom(tx, "conflict", reason, now)
         return self.broker.submit(self.name, source, operation, (tx, task), now)
 
+    def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
+        tx = self.txs.get(op.tx)
+        if op.operation is not None and (tx is None or not tx.open):
+            # It was under way when the transaction was aborted. The sender's tables have it, so
+            # ours must; what undoes it comes behind it.
+            return self.broker.submit(self.name, source, op.operation, None, now)
+        return super()._op(source, op, now)
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        if context is None or not context[0].open:
+            if is_client(source):
+                return []
+            return self.broker.start("", source, operation, None, now)
         tx, task = context
-        if not tx.open:
-            return []
         if is_client(source):
             # Its words may have changed while it waited: work out again what it changes.
             try:
@@ -79,10 +88,11 @@ class DTxNI(Dynamic):
                 return self.doom(tx, error.code, str(error), now)
             operation = msgspec.structs.replace(again, seq=operation.seq)
             space = self.routing.space(operation.kind, source)
-            dropped = [space.get(operation.client, seq) for seq in operation.drop]
-            self.reserved.setdefault(tx.id, []).append(
-                Undo(source, operation, [entry for entry in dropped if isinstance(entry, Entry)])
-            )
+            dropped = [
+                space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop
+            ]
+            undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
+            self.reserved.setdefault(tx.id, []).append(undo)
         return self.carry_out(tx, source, operation, task, now)
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
@@ -90,12 +100,8 @@ class DTxNI(Dynamic):
             if engine is not self:
                 engine.passed(source, operation, outcome)
 
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        if not is_client(source):
-            return False
-        if isinstance(message, Leave):
-            return any(undo.source == source for undos in self.reserved.values() for undo in undos)
-        return any(undo.concerns(message) for undos in self.reserved.values() for undo in undos)
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        return reserves(self.reserved, source, message)
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         undos = self.reserved.pop(tx.id, [])

@@ -44,7 +44,7 @@ from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop,
 from overlay.notation import format_publication
 from overlay.routing import Outcome, not_held
 from overlay.space import Entry, Space
-from padres_tx.compensation import Undo, reserved_by_others
+from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import DEADLINE_LIMIT_S, TX_LIMIT
 from padres_tx.wire import (
@@ -217,16 +217,10 @@ class STx:
                 effects += self._acknowledge(tx, now)
         return effects
 
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        return reserves(self.reserved, source, message)
+
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        if not is_client(source):
-            return False
-        for undos in self.reserved.values():
-            for undo in undos:
-                if isinstance(message, Leave):
-                    if undo.source == source:
-                        return True
-                elif undo.concerns(message):
-                    return True
         return False
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:

@@ -201,7 +201,7 @@ class World:
     def check_at_rest(self) -> None:
         """Nothing is under way, no mark is left, and the tables are the oracle's."""
         for name, broker in self.sim.brokers.items():
-            assert not len(broker._tasks) and not broker.held, name
+            assert broker.at_rest, name
             assert broker.routing.is_plain, f"marks left at {name}"
             assert not broker.versions.open and not broker.versions.committed, name
             for engine in broker.engines.values():
