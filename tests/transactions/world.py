@@ -92,6 +92,8 @@ class World:
         self.reactions: dict[str, Reaction] = {}
         self.got: defaultdict[str, list[Pub]] = defaultdict(list)
         self.told: defaultdict[str, list[tuple[str, Any]]] = defaultdict(list)
+        #: Publications and messages of engines, in the order in which each client got them.
+        self.log: defaultdict[str, list[Any]] = defaultdict(list)
         self.ended: dict[TxID, Ended] = {}
         self.ended_at: defaultdict[TxID, dict[str, Ended]] = defaultdict(dict)
         self.done: dict[tuple[str, int], str] = {}
@@ -165,11 +167,13 @@ class World:
         match message:
             case Pub():
                 self.got[client].append(message)
+                self.log[client].append(message)
             case Done():
                 self.done[client, message.req] = message.code
             case EngineMessage(engine, body):
                 told = to_client.decode(body)
                 self.told[client].append((engine, told))
+                self.log[client].append(told)
                 if isinstance(told, Tcm):
                     return self._react(engine, client, told)
                 if isinstance(told, Ended):
