@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bench.hop import hop
 from bench.match import match
 
 
@@ -13,3 +14,4 @@ def bench() -> None:
 
 
 bench.add_command(match)
+bench.add_command(hop)

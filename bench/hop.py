@@ -1,0 +1,218 @@
+"""`padres-tx bench hop`: what a publication costs one broker, beside a bare relay.
+
+Three processes do the same work at the same time of day, in turn, round after round:
+
+- a broker between two neighbours, which forwards what comes from one to the other: it decodes,
+  matches, numbers, keeps until it is acknowledged, acknowledges, and sends. This is the hop that a
+  publication meets most often, and the `ratio` is its;
+- a broker between two clients (`edge`), which in addition checks that the publisher may publish
+  what it sends, and that it is well-formed;
+- a bare Twisted relay (`relay`), which cuts the same bytes into frames and gives them on.
+
+The brokers are processes as `padres-tx up` starts them; the neighbours and clients are lean
+(`ends`). All three are saturated: there is always more to read. CPU time is what the process has
+used, user and system, in the kernel's own account. The best round of each counts, since others
+share the machine. Tracing is off.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.children import Child, cpu_s, require_cpu_clock
+from bench.traffic import WANTED, Stage, Traffic, not_matching
+from topologies import BrokerSpec, Edge, Topology
+
+#: How often each of the three runs; the best round counts.
+ROUNDS: Final = 7
+
+#: Of the bare relay.
+MAX_RATIO: Final = 3.0
+
+#: Publications before the first round: caches fill, and the adaptive interpreter settles.
+WARM_UP: Final = 2000
+
+#: Neighbours' names sort before the broker's, so that it waits for them and dials nobody.
+SOURCE, TARGET, OTHER, BROKER = "A", "B", "C", "H"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `--json` prints; times in microseconds per publication."""
+
+    broker_us: float
+    relay_us: float
+    ratio: float
+    edge_us: float
+    edge_ratio: float
+    publications: int
+    subscriptions: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """A process to measure, and what goes through it."""
+
+    process: Child
+    traffic: Traffic
+
+    def us_per_publication(self, publications: int) -> float:
+        before_s = cpu_s(self.process.pid)
+        self.traffic.run(publications)
+        return (cpu_s(self.process.pid) - before_s) * 1e6 / publications
+
+
+def measure(
+    *,
+    publications: int,
+    subscriptions: int = 0,
+    rounds: int = ROUNDS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Row:
+    """Run all three; each round is so many publications, and `progress` is told what is next.
+
+    Raises CheckFailed if a process fails, or a publication is lost, doubled or reordered;
+    WrongInput where CPU times cannot be read.
+    """
+    require_cpu_clock()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-"))
+        progress("starting processes")
+        ways = _start(Stage(stack, Path(directory)), Path(directory), subscriptions)
+        best = dict.fromkeys(ways, math.inf)
+        for way in ways.values():
+            way.traffic.run(WARM_UP)
+        for number in range(1, rounds + 1):
+            for name, way in ways.items():
+                progress(f"{name}, round {number} of {rounds}")
+                best[name] = min(best[name], way.us_per_publication(publications))
+    return Row(
+        broker_us=round(best["broker"], 3),
+        relay_us=round(best["relay"], 3),
+        ratio=round(best["broker"] / best["relay"], 2),
+        edge_us=round(best["edge"], 3),
+        edge_ratio=round(best["edge"] / best["relay"], 2),
+        publications=publications,
+        subscriptions=subscriptions,
+    )
+
+
+def _start(stage: Stage, directory: Path, subscriptions: int) -> dict[str, Way]:
+    """The three processes with their ends connected."""
+    others = not_matching(subscriptions)
+    neighbours = [SOURCE, TARGET, OTHER] if others else [SOURCE, TARGET]
+    forwarding = _broker(stage, directory, "forwarding", neighbours)
+    edge = _broker(stage, directory, "edge", [])
+    [(relay, relay_port)] = stage.relays(1)
+    port, edge_port = int(forwarding.ready()), int(edge.ready())
+    ends = [
+        stage.subscriber("broker", TARGET, port, [WANTED]),
+        stage.publisher("broker", SOURCE, port),
+        stage.subscriber("client", TARGET, edge_port, [WANTED]),
+        stage.publisher("client", SOURCE, edge_port),
+        stage.subscriber("frames", TARGET, relay_port, []),
+        stage.publisher("frames", SOURCE, relay_port),
+    ]
+    if others:
+        # Somebody else's, so that the search for the subscriber cannot spare them.
+        ends.append(stage.subscriber("broker", OTHER, port, others))
+        ends.append(stage.subscriber("client", OTHER, edge_port, others))
+    for end in ends:
+        end.ready()
+    return {
+        "broker": Way(forwarding, Traffic(ends[1], ends[0])),
+        "edge": Way(edge, Traffic(ends[3], ends[2])),
+        "relay": Way(relay, Traffic(ends[5], ends[4])),
+    }
+
+
+def _broker(stage: Stage, directory: Path, name: str, neighbours: list[str]) -> Child:
+    """A broker process whose neighbours are the benchmark's own; it says its port when it is up."""
+    # The broker never dials them, but a topology wants a port for everyone.
+    brokers = [BrokerSpec(name=other, port=number) for number, other in enumerate(neighbours, 1)]
+    topology = Topology(
+        name=name,
+        brokers=(*brokers, BrokerSpec(name=BROKER, port=0)),
+        edges=tuple(Edge(a=other, b=BROKER) for other in neighbours),
+    )
+    file = directory / f"{name}.json"
+    file.write_text(topology.to_json(), encoding="utf-8")
+    return stage.start(name, "padres_tx.broker_child", str(file), BROKER, "--ready-fd", "1")
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx bench hop
+  padres-tx bench hop --subscriptions 1000 --json
+"""
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object and nothing else.")
+@click.option(
+    "--publications",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="How many go through each process in each round.",
+)
+@click.option(
+    "--subscriptions",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How many others, that do not match, are in the brokers' tables.",
+)
+def hop(*, as_json: bool, publications: int, subscriptions: int) -> None:
+    """CPU microseconds per publication in one broker, beside a bare Twisted relay.
+
+    The same frames go through a broker between two neighbours, a broker between two clients, and
+    the relay. Ends with exit code 1 if a publication is lost, doubled or reordered; whether the
+    goals hold is only said, for times depend on the machine.
+    """
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task, steps = shown.add_task("", total=1 + 3 * ROUNDS), count()
+
+        def progress(next_step: str) -> None:
+            shown.update(task, description=next_step, completed=next(steps))
+
+        row = measure(publications=publications, subscriptions=subscriptions, progress=progress)
+    if as_json:
+        click.echo(json.dumps(asdict(row), indent=2))
+        return
+    console = Console()
+    console.print(table(row))
+    holds = max(row.ratio, row.edge_ratio) <= MAX_RATIO
+    console.print("The goals hold." if holds else "Not all goals hold.")
+
+
+def table(row: Row) -> Table:
+    shown = Table(
+        title=f"CPU per publication, {row.subscriptions:,} other subscriptions",
+        box=box.SIMPLE_HEAD,
+    )
+    shown.add_column("process")
+    for heading in ("µs", "of the relay", "goal"):
+        shown.add_column(heading, justify="right")
+    goal = f"at most {MAX_RATIO:g}"
+    shown.add_row("broker, forwarding", f"{row.broker_us:.2f}", f"{row.ratio:.2f}", goal)
+    shown.add_row("broker, publisher's edge", f"{row.edge_us:.2f}", f"{row.edge_ratio:.2f}", goal)
+    shown.add_row("bare relay", f"{row.relay_us:.2f}", "1", "")
+    return shown
