@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from overlay.broker import Broker
-from overlay.codec import StructCodec
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
 from overlay.filters import Filter, check_point
@@ -36,6 +35,20 @@ from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from overlay.tasks import Tasks
+from padres_tx.between import (
+    Acked,
+    AnyBetween,
+    Between,
+    Decide,
+    Decided,
+    Doom,
+    Forget,
+    Init,
+    Op,
+    Prepare,
+    Vote,
+    codec,
+)
 from padres_tx.conflicts import Footprint
 from padres_tx.wire import (
     Abort,
@@ -46,7 +59,6 @@ from padres_tx.wire import (
     Drained,
     Ended,
     Finish,
-    FromClient,
     Operate,
     Operated,
     Tcm,
@@ -65,84 +77,6 @@ FRAME_LIMIT = 10_000
 
 #: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
 DEADLINE_LIMIT_S = 3600.0
-
-
-# --- between brokers ---
-
-
-class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what brokers say about a dynamic transaction."""
-
-
-class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
-    tx: TxID
-    age: int
-    #: What was undecided at the coordinator's edge broker: it is not in the snapshot.
-    undecided: tuple[TxID, ...] = ()
-
-
-class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
-    tx: TxID
-    req: int
-    operation: Operation | None = None
-    pub: Pub | None = None
-    tcm: bool = False
-
-
-class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
-    tx: TxID
-    req: int
-    #: How many clients a publication has reached.
-    receivers: int = 0
-
-
-class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
-    tx: TxID
-
-
-class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
-    tx: TxID
-    code: str = ""
-    reason: str = ""
-
-
-class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
-    tx: TxID
-    committed: bool
-    code: str = ""
-    reason: str = ""
-
-
-class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
-    tx: TxID
-
-
-class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
-    tx: TxID
-
-
-class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
-    tx: TxID
-    code: str
-    reason: str
-
-
-class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
-    """Give way to this transaction, which is about to begin; answered by Fenced."""
-
-    tx: TxID
-    age: int
-
-
-class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
-    tx: TxID
-
-
-AnyBetween: TypeAlias = (
-    Init | Op | Acked | Prepare | Vote | Decide | Decided | Forget | Doom | Fence | Fenced
-)
-
-codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
 
 
 # --- what a broker knows of a transaction ---

@@ -33,15 +33,9 @@ from overlay.errors import ProtocolError
 from overlay.messages import Hop, Leave, Operation
 from overlay.routing import Outcome, Scope
 from overlay.versions import Seen
+from padres_tx.between import Fence, Fenced
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
-from padres_tx.dynamic import (
-    YES,
-    Dynamic,
-    Fence,
-    Fenced,
-    Tx,
-    Verdict,
-)
+from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.wire import Begin, TxID, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from typing import Any
@@ -47,7 +48,7 @@ class Handover:
         world.reactions["W0"] = world.reactions["W1"] = self.react
         self.owner = 0
         self.commits = 0
-        self.published = {publisher: 0 for publisher in PUBLISHERS}
+        self.published = dict.fromkeys(PUBLISHERS, 0)
         for _ in range(4):
             tx = self.hand_over(engine)
             while tx not in world.ended:
@@ -89,7 +90,7 @@ class Handover:
                 lost += times == 0
                 doubled += times > 1
             sequence = [owners[n][0] for n in sorted(owners)]
-            changes = sum(a != b for a, b in zip(sequence, sequence[1:], strict=False))
+            changes = sum(a != b for a, b in itertools.pairwise(sequence))
             misrouted += max(0, changes - self.commits)
         return lost, doubled, misrouted
 

@@ -1,0 +1,89 @@
+"""What brokers say to each other about dynamic transactions (D-TX and D-TX-NI).
+
+`padres_tx.dynamic` explains the protocol that these make up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from overlay.codec import StructCodec
+from overlay.messages import Operation, Pub
+from padres_tx.wire import FromClient, TxID
+
+
+class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what brokers say about a dynamic transaction."""
+
+
+class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
+    tx: TxID
+    age: int
+    #: What was undecided at the coordinator's edge broker: it is not in the snapshot.
+    undecided: tuple[TxID, ...] = ()
+
+
+class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
+    tx: TxID
+    req: int
+    operation: Operation | None = None
+    pub: Pub | None = None
+    tcm: bool = False
+
+
+class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
+    tx: TxID
+    req: int
+    #: How many clients a publication has reached.
+    receivers: int = 0
+
+
+class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
+    tx: TxID
+
+
+class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
+    tx: TxID
+    code: str = ""
+    reason: str = ""
+
+
+class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
+    tx: TxID
+    committed: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
+    tx: TxID
+
+
+class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
+    tx: TxID
+
+
+class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
+    tx: TxID
+    code: str
+    reason: str
+
+
+class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
+    """Give way to this transaction, which is about to begin; answered by Fenced."""
+
+    tx: TxID
+    age: int
+
+
+class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
+    tx: TxID
+
+
+AnyBetween: TypeAlias = (
+    Init | Op | Acked | Prepare | Vote | Decide | Decided | Forget | Doom | Fence | Fenced
+)
+
+codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
