@@ -260,8 +260,8 @@ def _us_of_each(act: Callable[[Any], Any], things: list[Any]) -> float:
 MAX_OF_INTERVALTREE: Final = 0.1
 #: Ten times the subscriptions, on ranges.
 MAX_GROWTH: Final = 3.0
-#: The same on workflow, which is to be flat: the search takes the same steps at every size, and what
-#: remains is a larger table's cold memory.
+#: The same on workflow, which is to be flat: the search takes the same steps at every size, and
+#: what remains is a larger table's cold memory.
 MAX_GROWTH_FLAT: Final = 1.5
 
 
