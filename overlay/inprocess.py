@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from overlay.broker import Broker
+from overlay.broker import Broker, EngineFactory
 from overlay.codec import decode, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
@@ -65,10 +65,18 @@ class Attachment:
 class InProcess:
     """An overlay in one process. `attach` a port and let it say something, first of all a Join."""
 
-    def __init__(self, neighbours: Mapping[str, Iterable[str]], *, trace: bool = False) -> None:
+    def __init__(
+        self,
+        neighbours: Mapping[str, Iterable[str]],
+        *,
+        engines: Mapping[str, EngineFactory] | None = None,
+        trace: bool = False,
+    ) -> None:
         self.now = 0.0
         self.brokers = {
-            BrokerName(name): Broker(BrokerName(name), map(BrokerName, others), trace=trace)
+            BrokerName(name): Broker(
+                BrokerName(name), map(BrokerName, others), engines=engines, trace=trace
+            )
             for name, others in neighbours.items()
         }
         #: What the brokers recorded, with `trace`.

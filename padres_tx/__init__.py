@@ -3,6 +3,8 @@
     async with padres_tx.connect("127.0.0.1:7001", name="A1") as a1: ...     # asyncio
     with padres_tx.sync.connect("127.0.0.1:7001", name="A1") as a1: ...      # blocking
 
+    async with a1.transaction("d-tx") as tx: ...
+
 Names are loaded when they are first used: a program that needs one of them, or pytest, which loads
 our plugin in every run, does not pay for all.
 """
@@ -26,23 +28,33 @@ if TYPE_CHECKING:
     )
     from overlay.filters import Filter, between, ge, gt, le, lt, prefix, present
     from overlay.frames import FrameTooLarge
-    from padres_tx import sync
+    from padres_tx import static, sync
     from padres_tx.aio import Client, Operator, connect, operator
     from padres_tx.errors import (
         BadAddress,
         BadName,
+        BadTransaction,
         CallTimeout,
         ClientClosed,
         ClientError,
         ConnectionLost,
+        NotCoordinator,
         TooManyRequests,
+        TransactionAborted,
+        TransactionError,
+        TransactionFinished,
+        UnknownEngine,
+        UnknownTransaction,
         Unreachable,
     )
+    from padres_tx.handles import Part, Transaction
     from padres_tx.session import Notification
+    from padres_tx.transactions import Result
 
 __all__ = [
     "BadAddress",
     "BadName",
+    "BadTransaction",
     "CallTimeout",
     "Client",
     "ClientClosed",
@@ -53,15 +65,24 @@ __all__ = [
     "FrameTooLarge",
     "NameTaken",
     "NotAdvertised",
+    "NotCoordinator",
     "NotHeld",
     "Notification",
     "OperationError",
     "Operator",
     "OverlayError",
+    "Part",
     "ProtocolError",
+    "Result",
     "SlowReader",
     "TooManyRequests",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionError",
+    "TransactionFinished",
     "Unauthorized",
+    "UnknownEngine",
+    "UnknownTransaction",
     "Unreachable",
     "between",
     "connect",
@@ -72,10 +93,12 @@ __all__ = [
     "operator",
     "prefix",
     "present",
+    "static",
     "sync",
 ]
 
-#: Where each public name is at home; `sync` is a module of this package.
+#: Public modules of this package, and where each other public name is at home.
+_MODULES = ("static", "sync")
 _HOMES = {
     "overlay.errors": (
         "FilterError NameTaken NotAdvertised NotHeld OperationError OverlayError ProtocolError "
@@ -85,17 +108,20 @@ _HOMES = {
     "overlay.frames": "FrameTooLarge",
     "padres_tx.aio": "Client Operator connect operator",
     "padres_tx.errors": (
-        "BadAddress BadName CallTimeout ClientClosed ClientError ConnectionLost TooManyRequests "
-        "Unreachable"
+        "BadAddress BadName BadTransaction CallTimeout ClientClosed ClientError ConnectionLost "
+        "NotCoordinator TooManyRequests TransactionAborted TransactionError TransactionFinished "
+        "UnknownEngine UnknownTransaction Unreachable"
     ),
+    "padres_tx.handles": "Part Transaction",
     "padres_tx.session": "Notification",
+    "padres_tx.transactions": "Result",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "sync":
-        return importlib.import_module("padres_tx.sync")
+    if name in _MODULES:
+        return importlib.import_module(f"padres_tx.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'padres_tx' has no attribute {name!r}")

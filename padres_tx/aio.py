@@ -6,10 +6,10 @@
             print(notification["x"], notification.json())
 
 A shell around `padres_tx.session`, which has the rules, and a `padres_tx.channel`, which has the
-wire. Requests and their answers are in `padres_tx.peer`; here are the calls that people make, and
-what becomes of notifications. All runs in the caller's event loop, without global state, threads
-or signal handlers, so it works in notebooks and web servers. The methods belong to that loop; from
-other threads use `padres_tx.sync`.
+wire. Requests and their answers are in `padres_tx.peer`, transactions in `padres_tx.aio_tx`; here
+are the calls that people make, and what becomes of notifications. All runs in the caller's event
+loop, without global state, threads or signal handlers, so it works in notebooks and web servers.
+The methods belong to that loop; from other threads use `padres_tx.sync`.
 
 **Cancelling.** Any call may be cancelled. A cancelled or timed-out operation may or may not have
 happened; the session stays consistent either way, because the answer is still taken when it
@@ -43,9 +43,10 @@ import msgspec
 
 from overlay.frames import FrameTooLarge
 from overlay.messages import AnyMessage, Kind, Operation
+from padres_tx.aio_tx import Transacting
 from padres_tx.channel import CONNECT_TIMEOUT_S, RECONNECT_S, Channel, TcpChannel, parse_address
-from padres_tx.errors import CallTimeout, ClientClosed
-from padres_tx.listeners import Listeners
+from padres_tx.errors import CallTimeout, ClientClosed, TransactionAborted
+from padres_tx.handles import as_payload
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer
 from padres_tx.session import (
     Answered,
@@ -56,6 +57,7 @@ from padres_tx.session import (
     Refused,
     Session,
 )
+from padres_tx.transactions import TCM_MARK
 
 #: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
 #: so, in a size that any process can hold.
@@ -132,7 +134,7 @@ class Operator(Peer):
         return (await self._request(self._session.inspect(what, argument), timeout_s)).body
 
 
-class Client(Peer):
+class Client(Transacting):
     """A client of the overlay; see the module's docstring."""
 
     def __init__(
@@ -151,9 +153,10 @@ class Client(Peer):
         #: Bytes of the payloads in both queues.
         self._queued_bytes = 0
         self._queue: deque[Notification] = deque()
-        self._calls: deque[tuple[Notification, list[Callback]]] = deque()
+        #: What is to be called with what: notifications, and how transactions have ended.
+        self._calls: deque[tuple[Any, list[Callable[[Any], Any]]]] = deque()
         self._caller: asyncio.Task[None] | None = None
-        self._listeners: Listeners[Callback] = Listeners()
+        self._notify: Callback | None = None
         #: Operations that are not answered yet, whether or not anybody still waits for the answer.
         self._operations: dict[int, Operation] = {}
         #: An error that no call has raised yet, and how many came after it.
@@ -263,10 +266,7 @@ class Client(Peer):
         Raises FilterError, NotAdvertised, FrameTooLarge, ConnectionLost; TypeError if the JSON
         data is none.
         """
-        if json is not msgspec.UNSET:
-            if payload:
-                raise TypeError("a publication has one payload: bytes, or json")
-            payload = msgspec.json.encode(json)
+        payload = as_payload(payload, json)
         await self._room()
         self._in_a_row += 1
         if self._in_a_row >= TURN:
@@ -276,6 +276,12 @@ class Client(Peer):
         self._channel.send(self._session.publish(point, payload))
 
     # --- notifications ---
+
+    def notify(self, callback: Callback | None) -> None:
+        """Call this with every publication that comes (Table 2), beside those that subscriptions
+        have of their own; nothing goes to the iterator then. None ends it.
+        """
+        self._notify = callback
 
     def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]:
         """The notifications that no callback takes, in the order of their arrival.
@@ -362,14 +368,17 @@ class Client(Peer):
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Notification):
+            if TCM_MARK in event.point:
+                events = self._transactions.notified(event)
+                if events is not None:
+                    self._carry_out(events)
+                    return
             self._queued_bytes += len(event.payload)
             callbacks = self._listeners.of(event.point)
+            if self._notify is not None and self._notify not in callbacks:
+                callbacks.append(self._notify)
             if callbacks:
-                self._calls.append((event, callbacks))
-                if self._caller is None:
-                    self._caller = asyncio.get_running_loop().create_task(
-                        self._call(), name=f"callbacks of {self.name}"
-                    )
+                self._call_back(event, callbacks)
             else:
                 self._queue.append(event)
             self._pulse()
@@ -380,19 +389,27 @@ class Client(Peer):
                 self._settle(event.req, refused=event.error is not None)
             super()._take(event)
 
+    def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:
+        if callbacks:
+            self._calls.append((argument, callbacks))
+            if self._caller is None:
+                self._caller = asyncio.get_running_loop().create_task(
+                    self._call(), name=f"callbacks of {self.name}"
+                )
+
     async def _call(self) -> None:
         """Call the callbacks, one after the other, until there is nothing left to call."""
         while self._calls and not self._closed:
-            notification, callbacks = self._calls[0]
+            argument, callbacks = self._calls[0]
             for callback in callbacks:
                 try:
-                    awaitable = callback(notification)
+                    awaitable = callback(argument)
                     if inspect.isawaitable(awaitable):
                         await awaitable
                 except Exception as error:
                     self._report(error)
             self._calls.popleft()
-            self._make_room(len(notification.payload))
+            self._make_room(len(argument.payload) if isinstance(argument, Notification) else 0)
         self._caller = None
         self._pulse()
 
@@ -402,6 +419,11 @@ class Client(Peer):
             self._channel.pull()
 
     # --- errors that no call can raise ---
+
+    def _handler_failed(self, error: Exception) -> None:
+        # The transaction's coordinator hears of it; here it is told to who wants to know.
+        if self.on_error is not None and not isinstance(error, TransactionAborted):
+            self._report(error)
 
     def _report(self, error: Exception) -> None:
         if self.on_error is not None:

@@ -31,6 +31,7 @@ from padres_tx.aio import (
     unique_name,
 )
 from padres_tx.channel import CONNECT_TIMEOUT_S, End
+from padres_tx.engines import broker_factories
 from padres_tx.errors import ConnectionLost
 from padres_tx.peer import Connecting
 from padres_tx.session import Session
@@ -118,7 +119,11 @@ class InProcessOverlay:
         self.topology = load(topology) if isinstance(topology, str) else topology
         names = [broker.name for broker in self.topology.brokers]
         #: The brokers themselves, for a test that looks into their tables.
-        self.core = InProcess({name: self.topology.neighbours(name) for name in names}, trace=trace)
+        self.core = InProcess(
+            {name: self.topology.neighbours(name) for name in names},
+            engines=broker_factories(),
+            trace=trace,
+        )
         self._blocking: list[sync.Client] = []
 
     def connect(

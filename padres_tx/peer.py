@@ -196,7 +196,7 @@ class Peer:
     def _check(self) -> None:
         assert self._opened, f"{self.name} is not connected yet: await it, or use async with"
         if self._error is not None:
-            raise _again(self._error)
+            raise again(self._error)
 
     def _end(self, error: OverlayError) -> None:
         """No more calls, for this reason. The first reason counts."""
@@ -204,7 +204,7 @@ class Peer:
             self._error = error
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(_again(error))
+                    future.set_exception(again(error))
             self._pulse()
 
     def _pulse(self) -> None:
@@ -212,6 +212,6 @@ class Peer:
         self._news.clear()
 
 
-def _again(error: OverlayError) -> OverlayError:
+def again(error: OverlayError) -> OverlayError:
     """The same error anew: one that several calls raise would gather all their tracebacks."""
     return from_code(error.code, str(error))

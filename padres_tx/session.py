@@ -227,7 +227,7 @@ class Session:
         return bool(self._advertised.matching(point))
 
     def holds(self, kind: Kind, filter: Filter) -> bool:
-        """Whether there is something to un-subscribe or un-advertise, as far as the client knows."""
+        """Whether there is something to take back, as far as the client knows."""
         return self._space(kind).reaches(filter)
 
     def not_advertised(self, point: Mapping[str, Value]) -> NotAdvertised:

@@ -36,6 +36,7 @@ from padres_tx.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
 from padres_tx.errors import CallTimeout, ClientClosed
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting
 from padres_tx.session import FilterLike, Notification, PointLike
+from padres_tx.sync_tx import Transacting, call_in_loop
 
 T = TypeVar("T")
 
@@ -76,10 +77,11 @@ def connect(
     )
 
 
-class Client:
+class Client(Transacting):
     """A client of the overlay, for blocking code; see `padres_tx.aio.Client` for what calls do."""
 
     def __init__(self, connecting: Connecting[aio.Client]) -> None:
+        super().__init__()
         self._background = _Background.enter(self)
         try:
             self._client = self._background.run(_opened(connecting))
@@ -142,6 +144,7 @@ class Client:
                 self._batch.extend(self._background.run(_rest(self._client)))
             if self._caller is not None:
                 self._caller.shutdown(wait=False, cancel_futures=True)
+            self._end_threads()
             self._background.leave(self)
 
     # --- operations and publications ---
@@ -162,8 +165,7 @@ class Client:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """Ask for publications; see `padres_tx.aio.Client.subscribe`."""
-        relay = None if callback is None else _Relay(self._callback_thread(), callback)
-        self._run(self._client.subscribe(filter, relay, timeout_s=timeout_s))
+        self._run(self._client.subscribe(filter, self._relay(callback), timeout_s=timeout_s))
 
     def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Take subscriptions back; see `padres_tx.aio.Client.unsubscribe`."""
@@ -174,6 +176,10 @@ class Client:
         self._run(self._client.publish(point, payload, json=json))
 
     # --- notifications ---
+
+    def notify(self, callback: Callback | None) -> None:
+        """Call this with every publication that comes; see `padres_tx.aio.Client.notify`."""
+        self._run(call_in_loop(self._client.notify, self._relay(callback)))
 
     def notifications(self, *, timeout_s: float | None = None) -> Iterator[Notification]:
         """The notifications that no callback takes, in the order of their arrival.
@@ -219,6 +225,9 @@ class Client:
             raise ClientClosed(f"{self.name} has been closed")
         return self._background.run(call)
 
+    def _relay(self, callback: Callable[[Any], None] | None) -> _Relay | None:
+        return None if callback is None else _Relay(self._callback_thread(), callback)
+
     def _callback_thread(self) -> concurrent.futures.ThreadPoolExecutor:
         with self._closing:
             if self._caller is None:
@@ -231,13 +240,15 @@ class Client:
 class _Relay:
     """A callback as the asyncio client sees it: awaited until the callback's thread is done."""
 
-    def __init__(self, thread: concurrent.futures.ThreadPoolExecutor, callback: Callback) -> None:
+    def __init__(
+        self, thread: concurrent.futures.ThreadPoolExecutor, callback: Callable[[Any], None]
+    ) -> None:
         self._thread = thread
         self._callback = callback
 
-    async def __call__(self, notification: Notification) -> None:
+    async def __call__(self, argument: Any) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._callback, notification)
+        await loop.run_in_executor(self._thread, self._callback, argument)
 
     def __eq__(self, other: object) -> bool:
         # Subscribing twice with one callback calls it once.

@@ -1,0 +1,466 @@
+"""Transactions for the asyncio client: Table 2's calls, the Pythonic form, and handlers for tcms.
+
+    async with client.transaction("d-tx") as tx:
+        tx.tcm({"class": "p1", "x": "x1"})
+        tx.pub({"class": "p1", "x": "x1", "n": 1})
+
+    tx_id = await client.beginTX("d-tx")                    # the same, with the names of Table 2
+    client.txTCM(tx_id, {"class": "p1", "x": "x1"})
+    client.txPub(tx_id, {"class": "p1", "x": "x1", "n": 1})
+    result = await client.commitTX(tx_id)
+
+A shell around `padres_tx.transactions`, which has the rules: here events are carried out and
+waited for. What a program holds of a transaction is in `padres_tx.handles`, who acts on a tcm and
+when in `padres_tx.handlers`.
+
+Nothing waits for ever. The edge broker decides by the transaction's deadline; a broker that does
+not even do that is given CALL_TIMEOUT_S more. A lost connection ends everything that waits with
+ConnectionLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from overlay.errors import OverlayError
+from overlay.frames import FrameTooLarge
+from padres_tx.channel import Channel
+from padres_tx.errors import CallTimeout, NotCoordinator, TransactionError
+from padres_tx.handlers import Handler, Handlers, current_part
+from padres_tx.handles import Acting, Attempts, Doing, Part, Transaction, Wait, check_wait
+from padres_tx.listeners import Listeners
+from padres_tx.peer import CALL_TIMEOUT_S, Peer, again
+from padres_tx.session import (
+    Answered,
+    EngineEvent,
+    Event,
+    FilterLike,
+    PointLike,
+    Session,
+    as_filter,
+)
+from padres_tx.static import Op, Ops
+from padres_tx.transactions import (
+    DEADLINE_S,
+    Applied,
+    Called,
+    Decided,
+    Did,
+    Drained,
+    Result,
+    Transactions,
+    Tx,
+    Utter,
+    Wake,
+)
+
+#: What is called with the outcome of a transaction, or with the name of one that is drained.
+OnEnd: TypeAlias = Callable[[Result], Awaitable[None] | None]
+OnDrained: TypeAlias = Callable[[str], Awaitable[None] | None]
+
+F = TypeVar("F")
+
+
+class Watch:
+    """What can be awaited of one transaction."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.decided: asyncio.Future[Result] = loop.create_future()
+        self.applied: asyncio.Future[None] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
+        #: By the number of the operation.
+        self.operations: dict[int, asyncio.Future[None]] = {}
+
+    def fail(self, reason: Callable[[], OverlayError]) -> None:
+        """None of it will come, for this reason."""
+        futures: list[asyncio.Future[Any]] = [self.decided, self.applied, self.drained]
+        for future in (*futures, *self.operations.values()):
+            fail(future, reason())
+        self.operations.clear()
+
+
+class Transacting(Peer):
+    """A peer that coordinates transactions and takes part in those of others."""
+
+    def __init__(self, session: Session, channel: Channel) -> None:
+        super().__init__(session, channel)
+        self._listeners: Listeners[Any] = Listeners()
+        self._transactions = Transactions(session, self._listeners)
+        self._handlers = Handlers(session.name, self._finish, self._handler_failed)
+        #: Those of which something can still be awaited.
+        self._watches: dict[str, Watch] = {}
+        self._wakers: dict[str, asyncio.TimerHandle] = {}
+        self._on_end: list[OnEnd] = []
+        self._on_drained: list[OnDrained] = []
+
+    # --- transactions, the Pythonic way ---
+
+    def transaction(
+        self,
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> Attempts:
+        """A transaction: `async with client.transaction(...) as tx`, which commits at its end.
+
+        With `retries`, which are for conflicts: `async for tx in client.transaction(...)` and in
+        it `async with tx`. It is aborted if it is not decided within `deadline_s`. `wait` says
+        when leaving returns: as soon as the commit is decided, or when every broker has applied it.
+        `options` are the engine's own.
+
+        Entering raises UnknownEngine, BadTransaction, TooManyRequests, ConnectionLost; leaving
+        TransactionAborted, CallTimeout, ConnectionLost.
+        """
+        return Attempts(self, engine, retries=retries, wait=wait, deadline_s=deadline_s, **options)
+
+    async def transact(
+        self,
+        function: Callable[[Transaction], Any],
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Run a function, or coroutine function, in a transaction; answers what it returns.
+
+        After a conflict it is run again, up to `retries` times. Raises as `transaction` does.
+        """
+        value = None
+        async for tx in self.transaction(
+            engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
+        ):
+            async with tx:
+                value = function(tx)
+                if inspect.isawaitable(value):
+                    value = await value
+        return value
+
+    # --- taking part ---
+
+    def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
+        """Call `handler(tx, notification)` on tcms that match the filter, or on all with None.
+
+        What the handler does through tx belongs to the coordinator's transaction; its part is over
+        when it returns. If it raises, the transaction is aborted with that reason, and the
+        exception goes to `on_error` if there is one. Of several handlers that match, the last
+        registered is called; None as the handler removes one.
+
+        The client has to be subscribed to the tcm. One that has no handler for it aborts the
+        transaction. Static transactions call no handlers.
+
+        Raises FilterError.
+        """
+        self._handlers.register(None if filter is None else as_filter(filter), handler)
+
+    def on_end(self, callback: OnEnd) -> None:
+        """Call this with the result of each transaction that the client has to do with.
+
+        In order with the callbacks for notifications: a transaction's publications come first.
+        """
+        self._on_end.append(callback)
+
+    def on_drained(self, callback: OnDrained) -> None:
+        """Call this with a transaction's name when no publication from before it will come.
+
+        A worker that has given its stream away can go then. In order with the callbacks for
+        notifications.
+        """
+        self._on_drained.append(callback)
+
+    # --- Table 2 ---
+
+    async def beginTX(
+        self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
+    ) -> str:
+        """Begin a transaction; answers its name, for the calls below. See `transaction`."""
+        return (await self.begin(engine, deadline_s=deadline_s, **options)).name
+
+    async def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
+        """Commit it; answers how it has ended: `status` is "committed" or "aborted".
+
+        Raises UnknownTransaction, NotCoordinator, TransactionFinished, CallTimeout,
+        ConnectionLost.
+        """
+        return await self.commit_of(self._transactions.find(txID), wait)
+
+    async def abortTX(self, txID: str, reason: str = "") -> Result:
+        """Abort it; answers how it has ended, which can be a commit that was faster.
+
+        Raises UnknownTransaction, TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self.abort_of(self._transactions.find(txID), reason)
+
+    def txTCM(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        ops: Ops | None = None,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Make others act in it; returns at once, and can be awaited, as all of these.
+
+        They raise UnknownTransaction, and as `Acting.do` does.
+        """
+        return self._acting(txID).tcm(point, payload, json=json, ops=ops, after=after)
+
+    def txPub(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Publish in it."""
+        return self._acting(txID).pub(point, payload, json=json, after=after)
+
+    def txAdv(
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
+    ) -> Doing:
+        """Advertise in it."""
+        return self._acting(txID).adv(filter, after=after)
+
+    def txUadv(
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
+    ) -> Doing:
+        """Un-advertise in it."""
+        return self._acting(txID).uadv(filter, after=after)
+
+    def txSub(
+        self,
+        txID: str,
+        filter: FilterLike,
+        callback: Any = None,
+        *,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Subscribe in it."""
+        return self._acting(txID).sub(filter, callback, after=after)
+
+    def txUsub(
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
+    ) -> Doing:
+        """Un-subscribe in it."""
+        return self._acting(txID).usub(filter, after=after)
+
+    def _acting(self, name: str) -> Acting:
+        part = current_part.get()
+        if part is not None and part.id == name and part.is_open_at(self):
+            return part
+        tx = self._transactions.find(name)
+        if not tx.coordinator:
+            raise NotCoordinator(f"{self.name} acts in {name} only while its handler runs")
+        return Acting(self, tx, 0)
+
+    # --- for the handles (padres_tx.handles) ---
+
+    async def begin(self, engine: str, **terms: Any) -> Tx:
+        """Begin a transaction, when there is room for its messages."""
+        await self._room()
+        tx, events = self._transactions.begin(engine, **terms)
+        self._watches[tx.name] = Watch(asyncio.get_running_loop())
+        self._carry_out(events)
+        return tx
+
+    def operate_in(self, acting: Acting, op: Op, callback: Any) -> Doing:
+        self._check()
+        tx = acting.tx
+        number, events = self._transactions.operate(tx, acting.frame, op, callback)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if tx.seat.is_static:
+            fail(future, TransactionError("nothing of a static transaction is done before its end"))
+        else:
+            self._watches[tx.name].operations[number] = future
+        self._carry_out(events)
+        if future.done() and isinstance(error := future.exception(), FrameTooLarge):
+            raise error
+        return Doing(future, op, acting if isinstance(acting, Part) else None)
+
+    async def commit_of(self, tx: Tx, wait: Wait) -> Result:
+        check_wait(wait)
+        self._check()
+        watch = self.watch(tx)
+        self._carry_out(self._transactions.commit(tx))
+        limit_s = tx.deadline_s + CALL_TIMEOUT_S
+        result = await _within(limit_s, watch.decided, f"the outcome of {tx.name}")
+        if wait == "applied" and result.committed:
+            what = f"all brokers to apply {tx.name}, which is committed,"
+            await _within(CALL_TIMEOUT_S, watch.applied, what)
+        return result
+
+    async def abort_of(self, tx: Tx, reason: str) -> Result:
+        watch = self.ask_abort(tx, reason)
+        return await _within(CALL_TIMEOUT_S, watch.decided, f"the outcome of {tx.name}")
+
+    def ask_abort(self, tx: Tx, reason: str) -> Watch:
+        self._check()
+        watch = self.watch(tx)
+        self._carry_out(self._transactions.abort(tx, reason))
+        return watch
+
+    def watch(self, tx: Tx) -> Watch:
+        """What can be awaited of a transaction, also if it is over."""
+        watch = self._watches.get(tx.name)
+        if watch is None:
+            watch = Watch(asyncio.get_running_loop())
+            if tx.result is not None:
+                self._settle_watch(watch, tx, tx.result, over=True)
+            else:
+                assert self._error is not None, tx
+                watch.fail(partial(again, self._error))
+        return watch
+
+    def take_turns(self) -> None:
+        self._handlers.take_turns()
+
+    # --- events ---
+
+    def _carry_out(self, events: list[Event]) -> None:
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, EngineEvent):
+            self._take_transaction(event)
+            return
+        if isinstance(event, Answered):
+            self._carry_out(self._transactions.answered(event.req, event.error))
+        super()._take(event)
+
+    def _take_transaction(self, event: EngineEvent) -> None:
+        match event:
+            case Utter(tx, number, message):
+                try:
+                    self._channel.send(message)
+                except FrameTooLarge as error:
+                    self._carry_out(self._transactions.unsent(tx, number, error))
+            case Did(tx, number, error):
+                self._did(tx, number, error)
+            case Called(tx, frame, notification):
+                if tx.name not in self._watches:
+                    self._watches[tx.name] = Watch(asyncio.get_running_loop())
+                self._handlers.call(Part(self, tx, frame), notification)
+            case Wake(tx, delay_s):
+                loop = asyncio.get_running_loop()
+                self._wakers[tx.name] = loop.call_later(delay_s, self._wake, tx)
+            case Decided(tx, result):
+                self._decided(tx, result)
+            case Applied(name):
+                if name in self._watches:
+                    succeed(self._watches[name].applied, None)
+                    self._forget_watch(name)
+            case Drained(name):
+                if name in self._watches:
+                    succeed(self._watches[name].drained, None)
+                    self._forget_watch(name)
+                self._call_back(name, [*self._on_drained])
+            case _:
+                raise AssertionError(f"nobody takes {event!r}")
+
+    def _did(self, tx: Tx, number: int, error: OverlayError | None) -> None:
+        watch = self._watches.get(tx.name)
+        future = watch.operations.pop(number, None) if watch is not None else None
+        if future is not None:
+            if error is None:
+                succeed(future, None)
+            else:
+                fail(future, error)
+
+    def _decided(self, tx: Tx, result: Result) -> None:
+        watch = self._watches.get(tx.name)
+        if watch is not None:
+            self._settle_watch(watch, tx, result)
+            self._forget_watch(tx.name)
+        if not result.committed:
+            self._handlers.ended(tx)
+        self._call_back(result, [*self._on_end])
+
+    def _settle_watch(self, watch: Watch, tx: Tx, result: Result, *, over: bool = False) -> None:
+        succeed(watch.decided, result)
+        if not result.committed:
+            watch.fail(result.error)
+            return
+        if over or not tx.coordinator:
+            succeed(watch.applied, None)
+        if not tx.seat.drains:
+            fail(watch.drained, TransactionError(f"{tx.engine} does not tell when it is drained"))
+        elif over:
+            succeed(watch.drained, None)
+
+    def _forget_watch(self, name: str) -> None:
+        """Keep it as long as something of it is to come; who awaits it has it anyway."""
+        watch = self._watches[name]
+        if watch.decided.done() and watch.applied.done() and watch.drained.done():
+            del self._watches[name]
+
+    def _wake(self, tx: Tx) -> None:
+        del self._wakers[tx.name]
+        if self._error is None:
+            self._carry_out(self._transactions.wake(tx))
+
+    # --- handlers and callbacks ---
+
+    def _finish(self, part: Part, error: str) -> None:
+        events = self._transactions.finish(part.tx, part.frame, error)
+        if self._error is None:
+            self._carry_out(events)
+
+    def _handler_failed(self, error: Exception) -> None:
+        """A handler has raised. Its coordinator will hear of it; a client adds what it likes."""
+
+    def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:
+        """Call these in their turn. A client knows when that is."""
+        raise NotImplementedError
+
+    # --- endings ---
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._handlers.close()
+        await super().close()
+
+    def _end(self, error: OverlayError) -> None:
+        first = self._error is None
+        super()._end(error)
+        if first:
+            for waker in self._wakers.values():
+                waker.cancel()
+            self._wakers.clear()
+            for watch in self._watches.values():
+                watch.fail(partial(again, error))
+            self._watches.clear()
+
+
+async def _within(limit_s: float, future: asyncio.Future[F], what: str) -> F:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await asyncio.shield(future)
+    except TimeoutError:
+        raise CallTimeout(f"waited {limit_s:g} s for {what} in vain") from None
+
+
+def succeed(future: asyncio.Future[F], value: F) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def fail(future: asyncio.Future[Any], error: Exception) -> None:
+    """Let the future raise for whoever awaits it, and nobody needs to."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # Or the loop would complain that nobody has looked.

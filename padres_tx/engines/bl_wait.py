@@ -1,0 +1,210 @@
+"""BL-WAIT: plain operations with waits between them; the yardstick (Section 7), not an answer.
+
+It has only a client's half. Publications and (un-)subscriptions are the plain ones; a tcm is a
+plain publication with a mark, on which its receivers run their handlers. The coordinator pauses
+`wait_s` between its operations, in the hope that what one of them has led to is over before the
+next. Those who take part act at once.
+
+Nothing is guaranteed: no atomicity, no isolation, no order but the one that the waits happen to
+give, and nobody is told how it ends. "Committed" means that all has been sent, and that the
+coordinator's own operations were not refused. What was sent before an abort stays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from overlay.errors import OverlayError
+from overlay.messages import Operation
+from padres_tx.errors import TransactionError
+from padres_tx.seats import Seat
+from padres_tx.session import Event, Notification, Refused
+from padres_tx.static import Op
+from padres_tx.transactions import (
+    TCM_MARK,
+    Applied,
+    Did,
+    Drained,
+    Terms,
+    Tx,
+    Utter,
+    Wake,
+    check_seconds,
+)
+from padres_tx.wire import TxID
+
+#: Long enough for a message to cross small overlays, as the paper's were found to need.
+WAIT_S = 0.05
+
+#: Where the paper's calibration begins is 2 s; what needs longer is not a wait but a breakdown.
+WAIT_LIMIT_S = 60.0
+
+UNSURE = "bl-wait guarantees nothing"
+
+
+class Queued(NamedTuple):
+    """An operation of the coordinator that waits for its turn."""
+
+    number: int
+    op: Op
+    callback: Any
+
+
+class WaitTx(Tx):
+    """A transaction of plain operations."""
+
+    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
+        super().__init__(id, seat, coordinator=coordinator)
+        self.wait_s = WAIT_S
+        self.pausing = False
+        self.queue: deque[Queued] = deque()
+        #: Why one of the operations was refused.
+        self.failure: OverlayError | None = None
+        self.calls = 0
+
+
+class BlWait(Seat):
+    """BL-WAIT at one client."""
+
+    options = ("wait_s",)
+    drains = True
+
+    def __init__(self, engine: str, transactions: Any) -> None:
+        super().__init__(engine, transactions)
+        #: Plain requests that are not answered: whose they are, and what they ask.
+        self._asked: dict[int, tuple[WaitTx, int, Operation]] = {}
+
+    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+        return WaitTx(id, self, coordinator=coordinator)
+
+    # --- the coordinator ---
+
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        tx.wait_s = check_seconds("wait_s", terms.options.get("wait_s", WAIT_S), WAIT_LIMIT_S)
+        return []
+
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        queued = Queued(number, op, callback)
+        if tx.pausing and not frame:
+            tx.under_way.add(number)
+            tx.queue.append(queued)
+            return []
+        events = self._send(tx, queued)
+        if not frame:
+            tx.pausing = True
+            events.append(Wake(tx, tx.wait_s))
+        return events
+
+    def wake(self, tx: Tx) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        tx.pausing = False
+        events: list[Event] = []
+        while tx.queue and not tx.pausing and tx.state != "ended":
+            queued = tx.queue.popleft()
+            try:
+                events += self._send(tx, queued)
+            except OverlayError as error:
+                events += self._failed(tx, queued.number, error)
+            else:
+                tx.pausing = True
+                events.append(Wake(tx, tx.wait_s))
+        return events + self._over(tx)
+
+    def commit(self, tx: Tx) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        tx.state = "committing"
+        return self._over(tx)
+
+    def abort(self, tx: Tx, reason: str) -> list[Event]:
+        said = reason or f"{self.session.name} aborted it"
+        return self.transactions.end(tx, False, "aborted", f"{said}; what was sent stays")
+
+    # --- those who take part ---
+
+    def notified(self, name: str, notification: Notification) -> list[Event] | None:
+        client, _, number = name.rpartition(":")
+        if not client or not (number.isascii() and number.isdigit()):
+            return None
+        id = (client, int(number))
+        tx = self.transactions.get(id)
+        if tx is None or (tx.state == "ended" and not tx.coordinator):
+            tx = self.new(id, coordinator=False)
+            self.transactions.add(tx)
+        if not isinstance(tx, WaitTx) or tx.state == "ended":
+            return None
+        tx.calls += 1
+        point = {key: value for key, value in notification.point.items() if key != TCM_MARK}
+        plain = Notification(notification.publisher, notification.seq, point, notification.payload)
+        return self.transactions.call(tx, tx.calls, plain)
+
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        if error:
+            tx.failure = tx.failure or TransactionError(f"{tx.name}: {error}")
+        return self._over(tx)
+
+    # --- plain messages ---
+
+    def _send(self, tx: WaitTx, queued: Queued) -> list[Event]:
+        """Send an operation. Raises what a session raises."""
+        number, op, callback = queued
+        if op.kind == "pub" or op.kind == "tcm":
+            assert op.point is not None
+            mark = {TCM_MARK: f"{self.engine} {tx.name}"} if op.kind == "tcm" else {}
+            pub = self.session.publish({**op.point, **mark}, op.payload)
+            tx.under_way.discard(number)
+            return [Utter(tx, number, pub), Did(tx, number)]
+        assert op.filter is not None
+        operation = self.session.operate(op.kind, op.filter)
+        tx.under_way.add(number)
+        self._asked[operation.req] = (tx, number, operation)
+        if callback is not None:
+            self.transactions.listeners.listen(operation, callback)
+        return [Utter(tx, number, operation)]
+
+    def answered(self, req: int, error: OverlayError | None) -> list[Event]:
+        asked = self._asked.pop(req, None)
+        if asked is None:
+            return []
+        tx, number, operation = asked
+        if error is not None:
+            if operation.kind == "sub":
+                self.transactions.listeners.refused(operation)
+            return self._failed(tx, number, error)
+        if operation.kind == "usub":
+            self.transactions.listeners.unsubscribed(operation)
+        tx.under_way.discard(number)
+        return [Did(tx, number), *self._over(tx)]
+
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        assert isinstance(tx, WaitTx)
+        for req, (other, its, operation) in list(self._asked.items()):
+            if other is tx and its == number:
+                self.session.unsent(operation, error)
+                return self.answered(req, error)
+        return self._failed(tx, number, error)
+
+    def _failed(self, tx: WaitTx, number: int, error: OverlayError) -> list[Event]:
+        tx.under_way.discard(number)
+        tx.failure = tx.failure or error
+        return [Did(tx, number, error), *self._over(tx)]
+
+    def _over(self, tx: WaitTx) -> list[Event]:
+        """End it here when nothing is outstanding, and nothing more will come."""
+        over = tx.state == "committing" if tx.coordinator else not tx.frames
+        if not over or tx.queue or tx.under_way or tx.state == "ended":
+            return []
+        if tx.failure is None:
+            ended = self.transactions.end(tx, True, reason=UNSURE)
+            return [*ended, Applied(tx.name), Drained(tx.name)]
+        # The coordinator learns it from the commit; who only takes part has nobody to tell.
+        report: list[Event] = [] if tx.coordinator else [Refused(0, tx.failure)]
+        reason = f"{tx.failure}; what was sent stays"
+        return [*report, *self.transactions.end(tx, False, tx.failure.code, reason)]
+
+
+broker = None
+client = BlWait

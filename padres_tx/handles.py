@@ -1,0 +1,392 @@
+"""What an asyncio program holds of a transaction: the handle of who coordinates, and of who acts.
+
+    async with client.transaction("d-tx") as tx:        # the coordinator's: a Transaction
+        tx.tcm({"class": "p1", "x": "x1"})
+        tx.sub("[class,eq,'p1'],[x,eq,'x1']")
+
+    async def assign(tx, notification):                 # a handler's: a Part
+        tx.usub("[class,eq,'p1'],[x,eq,'x1']")
+
+Operations return at once. What they return can be awaited, and is then done everywhere, with all
+that it has led to; it need not be, since the edge broker does one after the other anyway.
+
+The handles know how the parts of a transaction follow each other, when to commit, abort and try
+again; how anything is sent and waited for is `padres_tx.aio_tx`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from overlay.errors import OverlayError
+from padres_tx import static
+from padres_tx.errors import TransactionAborted, TransactionError, TransactionFinished
+from padres_tx.session import FilterLike, PointLike
+from padres_tx.static import Op, Ops
+from padres_tx.transactions import FENCE_AFTER, Result, Tx
+
+if TYPE_CHECKING:
+    from padres_tx.aio_tx import Transacting
+
+#: When a commit returns: as soon as it is decided, or when every broker has carried it out.
+Wait: TypeAlias = Literal["decided", "applied"]
+
+#: The code of an abort that another attempt may not meet.
+CONFLICT = "conflict"
+
+#: Pauses before another attempt: random up to a limit that doubles with each, so that those who
+#: met do not meet again. Short, since conflicts are over within a round trip or two.
+BACKOFF_S = 0.01
+BACKOFF_LIMIT_S = 1.0
+
+T = TypeVar("T")
+
+
+class Awaited(Generic[T]):
+    """Something that will be known; await it, or leave it."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        # Others may wait for the same, whoever gives up.
+        return asyncio.shield(self._future).__await__()
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+
+class Doing(Awaited[None]):
+    """An operation under way: await it, and it is done everywhere.
+
+    Raises TransactionAborted, ConnectionLost, or why this very operation failed.
+    """
+
+    __slots__ = ("_part", "op")
+
+    def __init__(self, future: asyncio.Future[None], op: Op, part: Part | None) -> None:
+        super().__init__(future)
+        #: The operation itself, for `after` in a static transaction.
+        self.op = op
+        self._part = part
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._part is None or self.done:
+            return super().__await__()
+        return self._part.wait(self._future).__await__()
+
+
+class Acting:
+    """One who acts in a transaction: its coordinator, or a client that a tcm has called."""
+
+    def __init__(self, client: Transacting, tx: Tx | None, frame: int) -> None:
+        self._client = client
+        self._tx = tx
+        self.frame = frame
+
+    @property
+    def tx(self) -> Tx:
+        """What is known of the transaction."""
+        if self._tx is None:
+            raise TransactionError("the transaction has not begun: enter it with `async with`")
+        return self._tx
+
+    @property
+    def id(self) -> str:
+        """The transaction's name, as in Table 2."""
+        return self.tx.name
+
+    @property
+    def engine(self) -> str:
+        return self.tx.engine
+
+    @property
+    def coordinator(self) -> str:
+        """The client that began the transaction."""
+        return self.tx.id[0]
+
+    @property
+    def result(self) -> Result | None:
+        """How it has ended, once that is known."""
+        return self.tx.result
+
+    @property
+    def ended(self) -> Awaited[Result]:
+        """The outcome, to be awaited. Raises ConnectionLost."""
+        return Awaited(self._client.watch(self.tx).decided)
+
+    @property
+    def drained(self) -> Awaited[None]:
+        """Await it to know that no publication from before the commit will come any more.
+
+        Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
+        """
+        return Awaited(self._client.watch(self.tx).drained)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._client.name}: {self._tx or 'not begun'}>"
+
+    # --- operations ---
+
+    def tcm(
+        self,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        ops: Ops | None = None,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Make others act in the transaction: a publication that calls its receivers' handlers.
+
+        In a static transaction `ops` says what the receivers do, by client; there are no handlers.
+        """
+        data = as_payload(payload, json)
+        return self.do(static.tcm(point, data, ops=ops, after=_operations(after)))
+
+    def pub(
+        self,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Publish; receivers get it when the transaction is committed, or never."""
+        return self.do(static.pub(point, as_payload(payload, json), after=_operations(after)))
+
+    def adv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Advertise."""
+        return self.do(static.adv(filter, after=_operations(after)))
+
+    def uadv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Un-advertise, a part or all."""
+        return self.do(static.uadv(filter, after=_operations(after)))
+
+    def sub(
+        self,
+        filter: FilterLike,
+        callback: Any = None,
+        *,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
+        return self.do(static.sub(filter, after=_operations(after)), callback)
+
+    def usub(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Un-subscribe, a part or all."""
+        return self.do(static.usub(filter, after=_operations(after)))
+
+    def do(self, op: Op, callback: Any = None) -> Doing:
+        """Carry out an operation that is there as data (`padres_tx.static`).
+
+        Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
+        TooManyRequests, FrameTooLarge, ConnectionLost.
+        """
+        return self._client.operate_in(self, op, callback)
+
+    async def abort(self, reason: str = "") -> Result:
+        """Abort the transaction; answers how it has ended, which can be a commit that was faster.
+
+        Raises TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self._client.abort_of(self.tx, reason)
+
+
+class Part(Acting):
+    """A client's part in somebody's transaction: what its handler for a tcm is given."""
+
+    def __init__(self, client: Transacting, tx: Tx, frame: int) -> None:
+        super().__init__(client, tx, frame)
+        #: How many operations the handler is waiting for just now.
+        self.waiting = 0
+
+    def is_open_at(self, client: Transacting) -> bool:
+        """Whether it is this client's, and its handler has not returned."""
+        return self._client is client and self.frame in self.tx.frames
+
+    async def wait(self, future: asyncio.Future[None]) -> None:
+        """Wait for an operation, and let the same transaction call this client meanwhile."""
+        self.waiting += 1
+        self._client.take_turns()
+        try:
+            await asyncio.shield(future)
+        finally:
+            self.waiting -= 1
+
+
+class Transaction(Acting):
+    """A transaction of this client: enter it with `async with`, act, and leave it to commit.
+
+    Leaving raises TransactionAborted if it could not be committed. A block that raises aborts
+    the transaction, and the error goes on. It can also be ended inside, by `commit` or `abort`.
+    """
+
+    def __init__(self, client: Transacting, attempts: Attempts) -> None:
+        super().__init__(client, None, 0)
+        self._attempts = attempts
+
+    @property
+    def begun(self) -> bool:
+        return self._tx is not None
+
+    async def __aenter__(self) -> Self:
+        if self._tx is not None:
+            raise TransactionFinished(f"{self._tx.name} was entered already; begin another one")
+        self._tx = await self._attempts.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is not None:
+            await self._leave(error)
+            return isinstance(error, TransactionAborted) and self._attempts.goes_on(self.tx, error)
+        if self.tx.told:
+            return False  # It was ended inside, and the block knows how.
+        result = await self.commit()
+        if result.committed:
+            return False
+        aborted = result.error()
+        if self._attempts.goes_on(self.tx, aborted):
+            return True
+        raise aborted
+
+    async def commit(self, *, wait: Wait | None = None) -> Result:
+        """Commit the transaction, when all that was asked for is done; answers how it ended.
+
+        Raises TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self._client.commit_of(self.tx, wait or self._attempts.wait)
+
+    async def _leave(self, error: BaseException) -> None:
+        if self.tx.told or self.tx.result is not None:
+            return
+        reason = f"{type(error).__name__}: {error}"
+        # What ended the block says more than what could not be said because of it.
+        with contextlib.suppress(OverlayError):
+            if isinstance(error, Exception):
+                await self._client.abort_of(self.tx, reason)
+            else:  # Who is cancelled or interrupted does not wait.
+                self._client.ask_abort(self.tx, reason)
+
+
+class Attempts:
+    """A transaction to be: one attempt with `async with`, or several with `async for`.
+
+    async with client.transaction("d-tx") as tx: ...
+
+    async for tx in client.transaction("d-tx", retries=5):
+        async with tx: ...
+
+    The loop goes on after an attempt that was aborted by a conflict, while there are retries left,
+    and ends with the first other outcome. A later attempt is as old as the first, so that it wins
+    against younger transactions; after some losses it asks for precedence.
+    """
+
+    def __init__(
+        self,
+        client: Transacting,
+        engine: str,
+        *,
+        retries: int = 0,
+        wait: Wait = "decided",
+        **terms: Any,
+    ) -> None:
+        if retries < 0:
+            raise ValueError(f"retries cannot be {retries}")
+        self._client = client
+        self._engine = engine
+        self._retries = retries
+        self._terms = terms
+        self.wait = check_wait(wait)
+        self._age = 0
+        self._losses = 0
+        self._again = True
+        self._entered: Transaction | None = None
+
+    # --- one attempt ---
+
+    async def __aenter__(self) -> Transaction:
+        if self._retries:
+            raise TypeError(
+                "a block cannot be run twice: use `async for tx in client.transaction(...)` "
+                "and `async with tx` for retries, or client.transact(function)"
+            )
+        if self._entered is not None:
+            raise TransactionFinished("this transaction was entered already; begin another one")
+        self._entered = Transaction(self._client, self)
+        return await self._entered.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._entered is not None
+        await self._entered.__aexit__(kind, error, trace)
+
+    # --- several ---
+
+    async def __aiter__(self) -> AsyncIterator[Transaction]:
+        while self._again:
+            if self._losses:
+                limit_s = min(BACKOFF_LIMIT_S, BACKOFF_S * 2**self._losses)
+                await asyncio.sleep(random.uniform(0, limit_s))
+            self._again = False
+            tx = Transaction(self._client, self)
+            yield tx
+            if not tx.begun:
+                raise TransactionError("an attempt has not begun: enter it with `async with tx`")
+
+    async def begin(self) -> Tx:
+        """Begin the next attempt."""
+        return await self._client.begin(
+            self._engine, age=self._age, fence=self._losses >= FENCE_AFTER, **self._terms
+        )
+
+    def goes_on(self, tx: Tx, error: TransactionAborted) -> bool:
+        """Whether another attempt follows one that has ended like this."""
+        self._age = self._age or tx.age
+        lost = error.tx == tx.name and error.code == CONFLICT
+        self._again = lost and self._losses < self._retries
+        self._losses += lost
+        return self._again
+
+
+def as_payload(payload: bytes, json: Any) -> bytes:
+    """The payload, from bytes or JSON data.
+
+    Raises TypeError if there are both, or if the data is none.
+    """
+    if json is msgspec.UNSET:
+        return payload
+    if payload:
+        raise TypeError("a publication has one payload: bytes, or json")
+    return msgspec.json.encode(json)
+
+
+def check_wait(wait: Wait) -> Wait:
+    if wait not in ("decided", "applied"):
+        raise ValueError(f"wait is 'decided' or 'applied', not {wait!r}")
+    return wait
+
+
+def _operations(after: Iterable[Op | Doing] | None) -> list[Op] | None:
+    if after is None:
+        return None
+    return [one.op if isinstance(one, Doing) else one for one in after]

@@ -1,0 +1,231 @@
+"""The client's halves of transaction engines: how a client's transaction reaches its edge broker.
+
+An engine has one seat for each client. The dynamic one sends each operation as it comes, and lets
+the receivers of a tcm act; the static one gathers everything and sends one plan. The module of an
+engine names the half that it goes with, "dynamic" or "static", or brings a class of its own,
+derived from `Seat` (`padres_tx.engines`).
+
+A seat is pure, as all of `padres_tx.transactions` is, which checks the calls and keeps what all
+engines have in common.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import msgspec
+
+from overlay.errors import OverlayError, ProtocolError
+from overlay.messages import AnyMessage, ClientName, Kind
+from padres_tx import wire
+from padres_tx.session import Event, Notification, Say
+from padres_tx.static import Op, Plan
+from padres_tx.transactions import Applied, Did, Drained, Terms, Transactions, Tx, Utter
+from padres_tx.wire import TxID, tx_text
+
+
+class Seat(ABC):
+    """The client's half of an engine. Calls come checked; each answers with events."""
+
+    #: What `begin` takes beside a deadline.
+    options: ClassVar[tuple[str, ...]] = ()
+    #: Whether the coordinator gives everything at once, others' operations included.
+    is_static: ClassVar[bool] = False
+    #: Whether `Drained` follows a commit.
+    drains: ClassVar[bool] = False
+
+    def __init__(self, engine: str, transactions: Transactions) -> None:
+        self.engine = engine
+        self.transactions = transactions
+        self.session = transactions.session
+
+    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+        return Tx(id, self, coordinator=coordinator)
+
+    @abstractmethod
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]: ...
+
+    @abstractmethod
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]: ...
+
+    @abstractmethod
+    def commit(self, tx: Tx) -> list[Event]: ...
+
+    @abstractmethod
+    def abort(self, tx: Tx, reason: str) -> list[Event]: ...
+
+    @abstractmethod
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]: ...
+
+    @abstractmethod
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]: ...
+
+    def receive(self, body: msgspec.Raw) -> list[Event]:
+        """Take a message of the engine's half at the edge broker. Raises ProtocolError."""
+        raise ProtocolError(f"{self.engine} has nothing to say to a client")
+
+    def wake(self, tx: Tx) -> list[Event]:
+        raise AssertionError(f"{self.engine} did not ask to be woken")
+
+    def answered(self, req: int, error: OverlayError | None) -> list[Event]:
+        return []
+
+    def notified(self, name: str, notification: Notification) -> list[Event] | None:
+        return None
+
+
+class BrokerSeat(Seat):
+    """What engines that are decided at a broker have in common."""
+
+    def abort(self, tx: Tx, reason: str) -> list[Event]:
+        return [self.say(wire.Abort(tx.id, reason))]
+
+    def receive(self, body: msgspec.Raw) -> list[Event]:
+        message = wire.to_client.decode(body)
+        match message:
+            case wire.Ended():
+                return self._ended(message)
+            case wire.Applied():
+                return [Applied(tx_text(message.tx))]
+            case wire.Drained():
+                return [Drained(tx_text(message.tx))]
+        return self.told(message)
+
+    def told(self, message: wire.ToClient) -> list[Event]:
+        """Take a message that is not about the end. Raises ProtocolError."""
+        raise ProtocolError(f"{self.engine} tells no client {type(message).__name__}")
+
+    def _ended(self, ended: wire.Ended) -> list[Event]:
+        if ended.code in ("unknown", "foreign", "finished"):
+            return []  # It answers what was said too late; the decision was told, or comes.
+        tx = self.transactions.get(ended.tx)
+        if tx is None:
+            # Somebody else's, of which only publications have come, or words on our behalf.
+            tx = self.new(ended.tx, coordinator=False)
+            self.transactions.add(tx)
+        words = [(_kind(kind), filter) for kind, filter in ended.words]
+        return self.transactions.end(tx, ended.committed, ended.code, ended.reason, words)
+
+    def say(self, message: wire.FromClient) -> Say:
+        return Say(self.message(message))
+
+    def message(self, message: wire.FromClient) -> AnyMessage:
+        return wire.engine_message(self.engine, wire.from_client.encode(message))
+
+
+class DynamicSeat(BrokerSeat):
+    """Each operation goes out as it comes; receivers of a tcm decide for themselves what to do."""
+
+    drains = True
+
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+        return [self.say(wire.Begin(tx.id, terms.deadline_s, terms.age, terms.fence))]
+
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+        tx.under_way.add(number)
+        self.transactions.listen(number, op, callback)
+        step = wire.Step(self.session.name, op.kind, op.filter, op.point, op.payload, number)
+        return [Utter(tx, number, self.message(wire.Operate(tx.id, frame, number, step)))]
+
+    def commit(self, tx: Tx) -> list[Event]:
+        return [self.say(wire.Commit(tx.id))]
+
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+        return [self.say(wire.Finish(tx.id, frame, error))]
+
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        tx.under_way.discard(number)
+        tx.said = [said for said in tx.said if said.number != number]
+        return [Did(tx, number, error)]
+
+    def told(self, message: wire.ToClient) -> list[Event]:
+        match message:
+            case wire.Began():
+                self._open(message.tx).age = message.age
+                return []
+            case wire.Operated():
+                tx = self._open(message.tx)
+                if message.number not in tx.under_way:
+                    raise ProtocolError(f"{tx.name} has no operation {message.number} under way")
+                tx.under_way.remove(message.number)
+                return [Did(tx, message.number)]
+            case wire.Tcm():
+                return self._tcm(message)
+        return super().told(message)
+
+    def _tcm(self, tcm: wire.Tcm) -> list[Event]:
+        tx = self.transactions.get(tcm.tx)
+        if tx is None:
+            tx = self.new(tcm.tx, coordinator=False)
+            self.transactions.add(tx)
+        elif tx.state == "ended" or tcm.frame in tx.frames:
+            raise ProtocolError(f"{tx.name} opens frame {tcm.frame} when it cannot")
+        publisher = ClientName(tcm.publisher)
+        notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload)
+        return self.transactions.call(tx, tcm.frame, notification)
+
+    def _open(self, id: TxID) -> Tx:
+        tx = self.transactions.get(id)
+        if tx is None or tx.state == "ended":
+            raise ProtocolError(f"{tx_text(id)} is not open at {self.session.name}")
+        return tx
+
+
+class StaticTx(Tx):
+    """A transaction that is gathered first."""
+
+    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
+        super().__init__(id, seat, coordinator=coordinator)
+        self.plan = Plan(id[0])
+
+
+class StaticSeat(BrokerSeat):
+    """Everything is gathered here, and goes out as one plan when the commit is asked for.
+
+    Those who take part are only told the outcome: their edge brokers have acted for them.
+    """
+
+    is_static = True
+
+    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+        return StaticTx(id, self, coordinator=coordinator)
+
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+        return []
+
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+        assert isinstance(tx, StaticTx)
+        tx.plan.add(op)
+        self.transactions.listen(number, op, callback)
+        return []
+
+    def commit(self, tx: Tx) -> list[Event]:
+        assert isinstance(tx, StaticTx)
+        if not len(tx.plan):
+            return [*self.transactions.end(tx, True), Applied(tx.name)]
+        submit = wire.Submit(tx.id, tx.deadline_s, tx.plan.steps(self.session.number))
+        return [Utter(tx, 0, self.message(submit))]
+
+    def abort(self, tx: Tx, reason: str) -> list[Event]:
+        if tx.state == "committing":
+            return super().abort(tx, reason)
+        # Nobody else knows of it yet.
+        return self.transactions.end(tx, False, "aborted", reason or f"{tx.id[0]} aborted it")
+
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+        raise AssertionError("a static transaction calls nobody")
+
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        return self.transactions.end(tx, False, error.code, str(error))
+
+
+#: The halves that an engine can go with by name.
+HALVES: dict[Any, type[Seat]] = {"dynamic": DynamicSeat, "static": StaticSeat}
+
+
+def _kind(kind: str) -> Kind:
+    match kind:
+        case "sub" | "usub" | "adv" | "uadv":
+            return kind
+    raise ProtocolError(f"{kind!r} is no word")
