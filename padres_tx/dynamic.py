@@ -252,7 +252,7 @@ class Dynamic:
             for frame in tx.frames.values():
                 if frame.hop == hop:
                     frame.queue.clear()
-            if tx.upstream == hop and tx.status == "active":
+            if tx.upstream == hop and tx.status != "preparing":
                 effects += self.doom(tx, "left", f"its coordinator {client} has left", now)
             elif tx.upstream != hop and any(frame.hop == hop for frame in tx.frames.values()):
                 effects += self.doom(tx, "left", f"{client}, which took part, has left", now)
@@ -479,7 +479,9 @@ class Dynamic:
                 req = self._tasks.ask(task, hop)
                 effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
                 continue
-            if tcm:
+            if tcm and not self.broker.is_here(hop):
+                effects += self.doom(tx, "left", f"{hop[1:]}, which the tcm is for, has left", now)
+            elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = self._tasks.ask(task, hop)
                 tx.frames[hop, frame] = Frame(hop, frame)
