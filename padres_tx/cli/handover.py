@@ -1,0 +1,224 @@
+"""`padres-tx handover`: a stream changes hands, and nothing goes astray, or how much does.
+
+The scenario and its judge are `padres_tx.handover`'s; here are arguments, a table and exit codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from padres_tx import handover as scenario
+from padres_tx import launcher
+from padres_tx.cli.common import CheckFailed, WrongInput, say
+from padres_tx.handover import HandoverError, Outcome, Row
+from padres_tx.launcher import Running
+
+#: The engines side by side, the one that promises most first.
+ALL = ("d-tx", "d-tx-ni", "s-tx", "bl-wait")
+
+EXPLANATION = (
+    "lost: neither worker has it; doubled: both have it, or one twice; "
+    "misrouted: the owner of a publisher's events changes other than once per commit."
+)
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx handover
+  padres-tx handover --engine d-tx --events 20000 --handovers 50
+  padres-tx handover --engine s-tx --topology nine --rate 2000 --json
+
+\b
+d-tx promises three zeros, the others promise nothing here; no engine may give one worker an event
+twice. Exit code 1 if a promise was broken.
+"""
+)
+@click.option(
+    "--engine",
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help=f"{', '.join(ALL)}, one from outside, or all of these four.",
+)
+@click.option(
+    "--events",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="How many are published in all, by two publishers.",
+)
+@click.option(
+    "--handovers",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="How often the stream changes hands meanwhile.",
+)
+@click.option(
+    "--topology",
+    default="three",
+    show_default=True,
+    metavar="NAME",
+    help="The brokers: one, three, five, nine, or a .yaml, .yml or .json file.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Publish so many events a second. [default: as many as the overlay takes]",
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="Draw the clients' brokers. [default: far apart]",
+)
+@click.option(
+    "--wait-ms",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MS",
+    help="The wait of bl-wait; 'padres-tx calibrate' finds the smallest. [default: its own]",
+)
+@click.option(
+    "--trace",
+    "trace_directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="Let the brokers write their traces, and leave them there with their logs.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a JSON list.")
+def handover(
+    *,
+    engine: str,
+    events: int,
+    handovers: int,
+    topology: str,
+    rate: float | None,
+    seed: int | None,
+    wait_ms: float | None,
+    trace_directory: Path | None,
+    as_json: bool,
+) -> None:
+    """Hand a stream of events from worker to worker by transactions, and count what goes astray.
+
+    Starts the brokers of a topology as processes. Two publishers stream numbered plain events
+    while two workers hand the stream to each other, as often as you say, by transactions of an
+    engine. Clients sit at different brokers, as far as there are enough.
+    """
+    names = ALL if engine == "all" else (engine,)
+    try:
+        scenario.check(names, events=events, handovers=handovers)
+    except HandoverError as error:
+        raise WrongInput(str(error)) from None
+    terminal = Console(stderr=True)
+    with (
+        terminal.status("starting the brokers") as starting,
+        launcher.overlay(
+            topology, directory=trace_directory, trace=trace_directory is not None
+        ) as running,
+    ):
+        starting.stop()  # A terminal has one live display at a time.
+        outcomes = run(
+            terminal,
+            running,
+            names,
+            events=events,
+            handovers=handovers,
+            rate=rate,
+            seed=seed,
+            wait_s=None if wait_ms is None else wait_ms / 1000,
+        )
+    if as_json:
+        rows = [msgspec.to_builtins(outcome.row) for outcome in outcomes]
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        console = Console()
+        console.print(table(outcome.row for outcome in outcomes))
+        console.print(Text(EXPLANATION, "dim"))
+    check(outcomes)
+
+
+def run(
+    terminal: Console,
+    running: Running,
+    names: Sequence[str],
+    *,
+    events: int,
+    handovers: int,
+    rate: float | None = None,
+    seed: int | None = None,
+    wait_s: float | None = None,
+) -> list[Outcome]:
+    """Try the engines with a progress bar for each. Raises as `padres_tx.handover.run`."""
+    with Progress(
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("events"),
+        TimeElapsedColumn(),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    ) as bars:
+        tasks = {name: bars.add_task(name, total=events, start=False) for name in names}
+
+        def progress(name: str, published: int) -> None:
+            bars.start_task(tasks[name])
+            bars.update(tasks[name], completed=published)
+
+        return asyncio.run(
+            scenario.run(
+                running,
+                names,
+                events=events,
+                handovers=handovers,
+                rate=rate,
+                seed=seed,
+                wait_s=wait_s,
+                progress=progress,
+            )
+        )
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """Rows for people: what should be 0 stands out if it is not."""
+    shown = Table()
+    shown.add_column("engine")
+    for heading in ("events", "handovers", "lost", "doubled", "misrouted", "events/s"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        counts = [
+            Text(f"{count:,}", "bold red" if count else "green")
+            for count in (row.lost, row.doubled, row.misrouted)
+        ]
+        shown.add_row(
+            row.engine,
+            f"{row.events:,}",
+            f"{row.handovers:,}",
+            *counts,
+            f"{row.events_per_s:,.0f}",
+        )
+    return shown
+
+
+def check(outcomes: Iterable[Outcome]) -> None:
+    """Raises CheckFailed if an engine has broken a promise, and says how before that."""
+    broken = [outcome for outcome in outcomes if outcome.broken]
+    for outcome in broken:
+        for line in (*outcome.broken, *outcome.faults):
+            say(f"{outcome.row.engine}: {line}")
+    if broken:
+        names = ", ".join(outcome.row.engine for outcome in broken)
+        raise CheckFailed(f"a promise was broken: {names}")

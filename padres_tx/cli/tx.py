@@ -1,0 +1,335 @@
+"""`padres-tx tx`: the transactions of a running overlay, for whoever operates it.
+
+Every broker is asked, all at once, for the transactions that it knows, engine by engine. The line
+of the coordinator's edge broker stands for a transaction as a whole, because that broker decides
+it; where only others could be asked, one of theirs does. What the words in a line mean is the
+engines' business; here they are gathered and printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from overlay.errors import OperationError, OverlayError, ProtocolError
+from padres_tx import engines
+from padres_tx.aio import Operator, operator
+from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say, secret
+from padres_tx.survey import ANSWER_S
+
+#: How long an abort may take to reach every broker: a message or two over each link, and more only
+#: where a link is just coming back.
+SPREAD_S = 10.0
+SPREAD_LOOK_S = 0.05
+
+#: What a transaction's status can be when it is decided; everything else is open.
+DECIDED = ("committed", "aborted")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One transaction, as one broker sees it; what a broker says beyond this is ignored."""
+
+    tx: str
+    engine: str
+    coordinator: str
+    #: Whether this broker decides it.
+    edge: bool
+    status: str
+    since_s: float
+    waits_for: str
+    clients: list[str]
+    broker: str = ""
+
+    @property
+    def open(self) -> bool:
+        return self.status not in DECIDED
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the brokers have answered, and why some have not."""
+
+    lines: list[Line]
+    silent: dict[str, str]
+
+
+# --- the commands ---
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  padres-tx tx ls
+  padres-tx tx show E:17
+  padres-tx tx abort E:17
+"""
+)
+def tx() -> None:
+    """See what transactions are open, and abort one."""
+
+
+def _where(command: Any) -> Any:
+    """Which brokers are asked; give these to `_places`."""
+    command = click.option(
+        "--at",
+        metavar="HOST:PORT",
+        multiple=True,
+        help="Ask the broker at this address, and no overlay; may be given several times.",
+    )(command)
+    return overlay_option(command)
+
+
+@tx.command(
+    epilog="""
+\b
+Examples:
+  padres-tx tx ls
+  padres-tx tx ls --overlay second --json
+  padres-tx tx ls --at 10.0.0.1:7001 --at 10.0.0.2:7002
+"""
+)
+@_where
+@click.option("--json", "as_json", is_flag=True, help="Print them as a JSON list.")
+def ls(*, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
+    """List the transactions: since when, which engine, and what each waits for.
+
+    A decided one is listed until every broker has heard of the decision.
+
+    Exit code 1 if a broker did not answer.
+    """
+    seen = _ask(_places(overlay, at))
+    lines = [_spokesman(lines) for lines in _by_tx(seen.lines).values()]
+    if as_json:
+        click.echo(json.dumps([msgspec.to_builtins(line) for line in lines], indent=2))
+    elif lines:
+        Console().print(_table(lines, ("tx", "engine", "coordinator", "broker", *_STATE)))
+    else:
+        say("no transaction is open")
+    _end(seen)
+
+
+@tx.command(
+    epilog="""
+\b
+Examples:
+  padres-tx tx show E:17
+  padres-tx tx show E:17 --json
+"""
+)
+@click.argument("name", metavar="ID")
+@_where
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
+    """Show how the transaction ID stands at every broker that knows it."""
+    seen = _ask(_places(overlay, at))
+    lines = _find(name, seen)
+    head = _spokesman(lines)
+    if as_json:
+        told = {"tx": head.tx, "engine": head.engine, "coordinator": head.coordinator}
+        brokers = [_without(line, told) for line in lines]
+        click.echo(json.dumps({**told, "brokers": brokers}, indent=2))
+    else:
+        decides = f"; {head.broker} decides it" if head.edge else ""
+        title = f"{head.tx}: {head.engine}, coordinated by {head.coordinator}{decides}"
+        Console().print(Text(title, "bold"))
+        Console().print(_table(lines, ("broker", *_STATE, "clients")))
+    _end(seen)
+
+
+@tx.command(
+    epilog="""
+\b
+Example:
+  padres-tx tx abort E:17
+"""
+)
+@click.argument("name", metavar="ID")
+@_where
+def abort(name: str, *, overlay: str | None, at: tuple[str, ...]) -> None:
+    """Abort the open transaction ID, and wait until every broker knows.
+
+    Its coordinator and all who take part are told that an operator did it. Exit code 1 if it was
+    decided before, or cannot be aborted from here.
+    """
+    places = _places(overlay, at)
+    head = _spokesman(_find(name, _ask(places)))
+    if not head.open:
+        raise CheckFailed(f"{name} is {head.status} already")
+    if not head.edge:
+        raise CheckFailed(
+            f"no broker that answers decides {name}: that is the one of {head.coordinator}, its "
+            "coordinator"
+        )
+    asyncio.run(_abort(places[head.broker], head))
+    deadline = time.monotonic() + SPREAD_S
+    while late := [line.broker for line in _of(name, _ask(places).lines) if line.open]:
+        if time.monotonic() >= deadline:
+            raise CheckFailed(
+                f"{name} is aborted, but after {SPREAD_S:g} s {', '.join(late)} still "
+                "had to hear of it"
+            )
+        time.sleep(SPREAD_LOOK_S)
+    click.echo(f"{name} ({head.engine}) is aborted, at every broker")
+
+
+# --- asking ---
+
+
+def _places(overlay: str | None, at: tuple[str, ...]) -> dict[str, str]:
+    """Where the brokers are that are meant, by name; by address where no name is known.
+
+    Raises StateError, WrongInput.
+    """
+    if at:
+        if overlay is not None:
+            raise WrongInput("--at says it all: it cannot stand beside an overlay")
+        return {address: address for address in at}
+    from padres_tx.state import Registry
+
+    record = Registry(notice=say).find(overlay)
+    return {broker.name: broker.address for broker in record.brokers}
+
+
+def _ask(places: Mapping[str, str]) -> Seen:
+    """All transactions at these brokers.
+
+    Raises CheckFailed if none of them answers.
+    """
+    answers = asyncio.run(_ask_all(places))
+    silent = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
+    if answers and len(silent) == len(answers):
+        name, reason = next(iter(silent.items()))
+        raise CheckFailed(f"no broker answers; {name}: {reason}")
+    lines = [line for answer in answers.values() if not isinstance(answer, str) for line in answer]
+    return Seen(lines, silent)
+
+
+async def _ask_all(places: Mapping[str, str]) -> dict[str, list[Line] | str]:
+    names = sorted(engines.broker_factories())
+
+    async def ask(name: str, at: str) -> list[Line] | str:
+        try:
+            async with asyncio.timeout(ANSWER_S), operator(at, secret=secret()) as broker:
+                return [
+                    msgspec.structs.replace(line, broker=name)
+                    for engine in names
+                    for line in await _lines(broker, engine)
+                ]
+        except TimeoutError:
+            return f"no answer within {ANSWER_S:g} s"
+        except OverlayError as error:
+            return str(error)
+
+    answers = await asyncio.gather(*(ask(name, at) for name, at in places.items()))
+    return dict(zip(places, answers, strict=True))
+
+
+async def _lines(broker: Operator, engine: str) -> list[Line]:
+    try:
+        body = await broker.inspect(engine, timeout_s=ANSWER_S)
+    except OperationError:
+        return []  # A broker that does not have the engine has no transactions of it.
+    try:
+        return msgspec.convert(body, list[Line])
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"a list of {engine} transactions that is none: {error}") from None
+
+
+async def _abort(at: str, line: Line) -> None:
+    async with operator(at, secret=secret()) as broker:
+        try:
+            await broker.inspect(line.engine, f"abort {line.tx}", timeout_s=ANSWER_S)
+        except OperationError as error:
+            # It was decided since we looked.
+            raise CheckFailed(str(error)) from None
+
+
+# --- what was answered ---
+
+
+def _by_tx(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """The lines of each transaction, the oldest transaction first."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.tx, []).append(line)
+    return dict(sorted(found.items(), key=lambda item: -_spokesman(item[1]).since_s))
+
+
+def _of(name: str, lines: Iterable[Line]) -> list[Line]:
+    return [line for line in lines if line.tx == name]
+
+
+def _find(name: str, seen: Seen) -> list[Line]:
+    """The lines of one transaction, at least one. Raises WrongInput, CheckFailed."""
+    client, _, number = name.rpartition(":")
+    if not client or not (number.isascii() and number.isdigit()):
+        raise WrongInput(f"{name!r} names no transaction; its coordinator and a number do: E:17")
+    lines = _of(name, seen.lines)
+    if not lines and seen.silent:
+        _end(seen)
+    if not lines:
+        there = ", ".join(_by_tx(seen.lines)) or "none"
+        raise WrongInput(f"no broker knows of a transaction {name}; open: {there}")
+    return lines
+
+
+def _spokesman(lines: list[Line]) -> Line:
+    """The line that stands for the transaction: that of the broker which decides it."""
+    return next((line for line in lines if line.edge), lines[0])
+
+
+def _without(line: Line, told: Mapping[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(line)
+    return {key: value for key, value in fields.items() if key not in told}
+
+
+def _end(seen: Seen) -> None:
+    """Raises CheckFailed if not all was seen."""
+    for name, reason in seen.silent.items():
+        say(f"{name} does not answer: {reason}")
+    if seen.silent:
+        raise CheckFailed("there may be more: not every broker has answered")
+
+
+# --- tables ---
+
+#: Column -> its heading. "waits_for" comes last: it is a sentence.
+_HEADINGS = {
+    "tx": "transaction",
+    "engine": "engine",
+    "coordinator": "coordinator",
+    "broker": "at broker",
+    "status": "status",
+    "since_s": "since",
+    "waits_for": "waits for",
+    "clients": "clients there",
+}
+_STATE = ("status", "since_s", "waits_for")
+
+
+def _table(lines: Iterable[Line], columns: Iterable[str]) -> Table:
+    table = Table()
+    shown = list(columns)
+    for column in shown:
+        justify: Any = "right" if column == "since_s" else "left"
+        table.add_column(_HEADINGS[column], justify=justify, overflow="fold")
+    for line in lines:
+        # As Text: a name is never markup.
+        table.add_row(*(Text(_cell(line, column)) for column in shown))
+    return table
+
+
+def _cell(line: Line, column: str) -> str:
+    value = getattr(line, column)
+    if column == "since_s":
+        return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min"
+    return ", ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,591 @@
+"""The handover: a stream of plain events changes hands between two workers, again and again.
+
+Two publishers number their events. A coordinator hands the stream from one worker to the other by
+transactions: "take", "give" and a notice, the same program for every engine. Each event should
+reach one worker, and the worker should change once for each commit. `judge` says how far that is
+so; in its words, an event is
+
+    lost        neither worker has it
+    doubled     both have it, or one has it twice
+    misrouted   of one publisher's events, the owner changes other than once per commit
+
+How the judge can be strict: each publisher's events are cut into handovers + 2 segments. Handover k
+begins when an event of segment k has arrived, and segment k + 1 begins when handover k is over. So
+the owner has to change just once between the first event of segment k and that of segment k + 1,
+and nowhere else. The stream does not rest meanwhile: a publisher takes its time over the segment
+while the handover is under way, and makes up for it when that is over.
+
+At the last handover the old worker retires, as soon as it is told that it may: what comes for it
+after that is lost. Nobody waits for time to pass to know that all has arrived: when a publisher's
+last word, the bell, has come, links being FIFO, so has everything before it.
+
+The brokers are real ones, wherever they run; who started them is not known here. The clients all
+live in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from padres_tx import engines, static
+from padres_tx.aio import Client, connect
+from padres_tx.errors import TransactionAborted
+from padres_tx.launcher import Running
+from padres_tx.placement import spread
+from padres_tx.session import Notification
+
+#: Conflicts that a handover gives way to. Nothing here conflicts with it but what clients of the
+#: run before it still leave behind, so one that loses so often does not get on at all.
+RETRIES = 10
+
+#: How long a handover waits for an event of its segment. They are on their way already; that none
+#: comes means that the engine has lost them all, and then the run goes on to say so.
+ARRIVAL_S = 10.0
+
+#: How long all that was published may take to arrive, and a worker to be told that it may go.
+DRAIN_S = 60.0
+
+#: What a publisher takes for a segment while its handover is under way, in durations of the last
+#: handover: so the stream is dense where it is cut, and outlasts the cut. The first is a guess.
+OUTLASTS = 2.0
+FIRST_HANDOVER_S = 0.02
+
+#: A publisher that is in the last quarter of its segment, the handover still under way, pauses so
+#: long after each event. That is also the shortest pause that an event loop is good for.
+TRICKLE_S = 0.001
+
+#: Of what went wrong, told in words.
+FAULTS_SHOWN = 10
+
+PUBLISHERS = 2
+
+#: An event: its publisher, and the publisher's number for it.
+Event: TypeAlias = tuple[str, int]
+
+#: Told how many events an engine's run has published so far.
+Progress: TypeAlias = Callable[[str, int], None]
+
+
+class HandoverError(Exception):
+    """What was asked for cannot be run; the message is a line for the person who asked."""
+
+
+# --- the judge ----------------------------------------------------------------------------------
+
+
+class Stream(NamedTuple):
+    """The events of one publisher, numbered from 1, in `handovers` + 2 segments."""
+
+    publisher: str
+    events: int
+    handovers: int
+
+    def first(self, segment: int) -> int:
+        """The number of a segment's first event."""
+        return self.events * segment // (self.handovers + 2) + 1
+
+
+class Verdict(msgspec.Struct):
+    """What has become of all events; `faults` says the first of what went wrong in words."""
+
+    lost: int = 0
+    doubled: int = 0
+    misrouted: int = 0
+    #: Of the doubled, those that one worker has twice.
+    twice: int = 0
+    faults: list[str] = []
+
+    def fault(self, text: str) -> None:
+        if len(self.faults) < FAULTS_SHOWN:
+            self.faults.append(text)
+
+
+def judge(
+    streams: Iterable[Stream],
+    received: Mapping[str, Iterable[Event]],
+    committed: Sequence[bool],
+) -> Verdict:
+    """Judge what two workers have received, by worker; the first of them had the streams at first.
+
+    `committed` says of each handover whether it took place.
+    """
+    workers = list(received)
+    receivers: dict[Event, list[str]] = {}
+    for worker, events in received.items():
+        for event in events:
+            receivers.setdefault(event, []).append(worker)
+    verdict = Verdict()
+    for stream in streams:
+        owners = [
+            receivers.get((stream.publisher, number), []) for number in range(1, stream.events + 1)
+        ]
+        for number, who in enumerate(owners, 1):
+            name = f"event {number} of {stream.publisher}"
+            if not who:
+                verdict.lost += 1
+                verdict.fault(f"{name} is lost")
+            elif len(who) > 1:
+                verdict.doubled += 1
+                verdict.twice += len(set(who)) < len(who)
+                verdict.fault(f"{name} came to {' and '.join(who)}")
+        _judge_turns(stream, owners, workers, committed, verdict)
+    return verdict
+
+
+def _judge_turns(
+    stream: Stream,
+    owners: Sequence[Sequence[str]],
+    workers: Sequence[str],
+    committed: Sequence[bool],
+    verdict: Verdict,
+) -> None:
+    """Count where the owner of a stream changes too often or not at all."""
+    wanted = [0, *map(int, committed), 0]
+    firsts = [stream.first(segment) for segment in range(len(wanted))]
+    # Whose the first event of a segment has to be, all handovers before being over.
+    rightful = {first: workers[sum(wanted[:segment]) % 2] for segment, first in enumerate(firsts)}
+    changes: list[list[int]] = [[] for _ in wanted]
+    last = workers[0]
+    for number, who in enumerate(owners, 1):
+        # What is lost or doubled has been counted; here it stands where it should.
+        owner = who[0] if len(who) == 1 else rightful.get(number, last)
+        if owner != last:
+            changes[max(bisect_right(firsts, number - 1) - 1, 0)].append(number)
+            last = owner
+    for segment, (want, found) in enumerate(zip(wanted, changes, strict=True)):
+        if len(found) != want:
+            verdict.misrouted += abs(len(found) - want)
+            where = f" at {', '.join(map(str, found[:5]))}" if found else ""
+            verdict.fault(
+                f"from event {firsts[segment]} of {stream.publisher} on, the owner changes "
+                f"{len(found)} times{where}, not {want}"
+            )
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What one engine has shown."""
+
+    engine: str
+    events: int
+    #: Those that were committed.
+    handovers: int
+    lost: int
+    doubled: int
+    misrouted: int
+    events_per_s: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A row, and what stands behind it."""
+
+    row: Row
+    #: Promises of the engine that were not kept.
+    broken: list[str]
+    #: What went wrong, whether or not anybody had promised that it would not.
+    faults: list[str]
+
+
+def promises_broken(
+    engine: str, verdict: Verdict, aborted: Sequence[str], late: int, timed_out: str
+) -> list[str]:
+    """What an engine has promised and not kept (the table of guarantees in the README)."""
+    broken: list[str] = []
+    if verdict.twice:
+        broken.append(f"{verdict.twice} events came to one worker twice")
+    for reason in aborted:
+        broken.append(f"a handover was not committed: {reason}")
+    if timed_out:
+        broken.append(timed_out)
+    if engine != "d-tx":
+        return broken
+    for count, what in (
+        (verdict.lost, "lost"),
+        (verdict.doubled - verdict.twice, "doubled"),
+        (verdict.misrouted, "misrouted"),
+        (late, "late: they came to a worker that had been told that no more would come"),
+    ):
+        if count:
+            broken.append(f"{count} events were {what}")
+    return broken
+
+
+# --- who takes part -----------------------------------------------------------------------------
+
+
+class News:
+    """Something has changed that somebody may wait for."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def pulse(self) -> None:
+        self._event.set()
+        self._event.clear()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition; False if it does not come about in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Words(NamedTuple):
+    """What is said in one engine's run, apart from those of other runs on the same overlay."""
+
+    engine: str
+
+    def point(self, kind: str, **attributes: Any) -> dict[str, Any]:
+        return {"class": kind, "engine": self.engine, **attributes}
+
+    def filter(self, kind: str, worker: str = "") -> str:
+        text = f"[class,eq,'{kind}'],[engine,eq,'{self.engine}']"
+        return f"{text},[worker,eq,'{worker}']" if worker else text
+
+    @property
+    def work(self) -> str:
+        return self.filter("work")
+
+
+class Worker:
+    """A client that takes the stream, and gives it away."""
+
+    def __init__(self, client: Client, words: Words, news: News) -> None:
+        self.client = client
+        self.received: list[Event] = []
+        #: By publisher, its latest event here.
+        self.latest: dict[str, int] = {}
+        self.bells: set[str] = set()
+        #: Transactions of which it was told the end, and that nothing older will come.
+        self.ended: set[str] = set()
+        self.drained: set[str] = set()
+        self.late = 0
+        self._words = words
+        self._news = news
+        #: The transaction in which it gave the stream away, until it takes it again.
+        self.gave = ""
+
+    @property
+    def name(self) -> str:
+        return self.client.name
+
+    async def start(self) -> None:
+        self.client.notify(self._notified)
+        self.client.on_end(lambda result: self._told(self.ended, result.tx))
+        self.client.on_drained(lambda tx: self._told(self.drained, tx))
+        self.client.on_tcm(self._words.filter("call"), self._called)
+        await self.client.subscribe(self._words.filter("call", self.name))
+        await self.client.subscribe(self._words.filter("notice"))
+
+    def _called(self, tx: Any, call: Notification) -> None:
+        """Act on a tcm: take the stream, or give it away."""
+        if call["do"] == "take":
+            self.gave = ""
+            tx.sub(self._words.work)
+        else:
+            self.gave = tx.id
+            tx.usub(self._words.work)
+
+    def _notified(self, notification: Notification) -> None:
+        publisher = notification.publisher
+        if notification["class"] == "work":
+            number = notification["n"]
+            assert isinstance(number, int)
+            self.received.append((publisher, number))
+            self.latest[publisher] = number
+            self.late += bool(self.gave) and self.gave in self.drained
+        elif notification["what"] == "bell":
+            self.bells.add(publisher)
+        self._news.pulse()
+
+    def _told(self, of: set[str], tx: str) -> None:
+        of.add(tx)
+        self._news.pulse()
+
+    def may_go(self, tx: str) -> bool:
+        """Whether it has been told all that its engine tells one who gave the stream away."""
+        return tx in (self.drained if self.gave else self.ended)
+
+
+class Publisher:
+    """A client that publishes its stream as fast as the overlay takes it, or at a rate."""
+
+    def __init__(self, client: Client, stream: Stream, words: Words, rate: float | None) -> None:
+        self.client = client
+        self.stream = stream
+        self.published = 0
+        self._words = words
+        self._rate = rate
+
+    async def run(self, desk: Desk) -> None:
+        began_at = time.monotonic()
+        for segment in range(self.stream.handovers + 2):
+            await desk.until_open(segment)
+            first, end = self.stream.first(segment), self.stream.first(segment + 1)
+            opened_at = time.monotonic()
+            for number in range(first, end):
+                await self.client.publish(self._words.point("work", n=number))
+                self.published = number
+                pause_s = 0.0
+                if self._rate is not None:
+                    pause_s = began_at + number / self._rate - time.monotonic()
+                if not desk.is_over(segment):
+                    share = (number - first) / (end - first)
+                    ahead_s = opened_at + share * OUTLASTS * desk.handover_s - time.monotonic()
+                    pause_s = max(pause_s, ahead_s, TRICKLE_S if share > 3 / 4 else 0.0)
+                if pause_s >= TRICKLE_S:
+                    await asyncio.sleep(pause_s)
+        await self.client.publish(self._words.point("notice", what="bell"))
+
+
+class Desk:
+    """Where the handovers are ordered, and publishers see how far they may go."""
+
+    def __init__(self, words: Words, coordinator: Client, handovers: int, news: News) -> None:
+        self._words = words
+        self._coordinator = coordinator
+        self._handovers = handovers
+        self._news = news
+        self._over = 0
+        #: What the last handover took.
+        self.handover_s = FIRST_HANDOVER_S
+        self.committed: list[bool] = []
+        #: Why handovers were not.
+        self.aborted: list[str] = []
+
+    def is_over(self, handover: int) -> bool:
+        return handover <= self._over or handover > self._handovers
+
+    async def until_open(self, segment: int) -> None:
+        """Wait until events of this segment may be published."""
+        while not self.is_over(segment - 1):
+            # Each handover has its deadline, so each wait has.
+            await self._news.until(lambda: self.is_over(segment - 1), DRAIN_S)
+
+    async def run(
+        self, streams: Sequence[Stream], workers: tuple[Worker, Worker], options: dict[str, Any]
+    ) -> str:
+        """Make all handovers; answers what did not come in time, or ""."""
+        old, new = workers
+        last = ""
+        for handover in range(1, self._handovers + 1):
+            await self._news.until(partial(_arrived, streams, workers, handover), ARRIVAL_S)
+            began_at = time.monotonic()
+            last = await self._hand_over(old, new, options)
+            self.handover_s = time.monotonic() - began_at
+            self.committed.append(bool(last))
+            if last:
+                old, new = new, old
+            if handover == self._handovers and last and not await self._retire(new, last):
+                return f"{new.name} was not told within {DRAIN_S:g} s that it may go"
+            self._over = handover
+            self._news.pulse()
+        return ""
+
+    async def _hand_over(self, old: Worker, new: Worker, options: dict[str, Any]) -> str:
+        """One handover; answers the transaction's name, or "" if it was aborted."""
+        words = self._words
+        is_static = engines.load(words.engine).client == "static"
+        take = {new.name: [static.sub(words.work)]} if is_static else None
+        give = {old.name: [static.usub(words.work)]} if is_static else None
+        name = ""
+        try:
+            async for tx in self._coordinator.transaction(
+                words.engine, retries=RETRIES, wait="applied", **options
+            ):
+                async with tx:
+                    name = tx.id
+                    tx.tcm(words.point("call", worker=new.name, do="take"), ops=take)
+                    tx.tcm(words.point("call", worker=old.name, do="give"), ops=give)
+                    tx.pub(words.point("notice", what="handed", to=new.name))
+        except TransactionAborted as aborted:
+            self.aborted.append(aborted.reason)
+            return ""
+        return name
+
+    async def _retire(self, worker: Worker, tx: str) -> bool:
+        """Let a worker go that has given the stream away, when it knows that it may."""
+        told = await self._news.until(lambda: worker.may_go(tx), DRAIN_S)
+        await worker.client.close()
+        return told
+
+
+def _arrived(streams: Sequence[Stream], workers: Iterable[Worker], segment: int) -> bool:
+    """Whether of each stream an event of this segment, or a later one, has come to somebody."""
+    return all(
+        max(worker.latest.get(stream.publisher, 0) for worker in workers) >= stream.first(segment)
+        for stream in streams
+    )
+
+
+# --- a run --------------------------------------------------------------------------------------
+
+
+def check(names: Iterable[str], *, events: int, handovers: int) -> None:
+    """Raises UnknownEngine, and HandoverError if there are too few events for the handovers."""
+    for name in names:
+        engines.load(name)
+    needed = PUBLISHERS * (handovers + 2)
+    if handovers < 1 or events < needed:
+        raise HandoverError(
+            f"{handovers} handovers need at least {needed} events to be judged by, not {events}"
+        )
+
+
+async def run(
+    running: Running,
+    names: Sequence[str],
+    *,
+    events: int,
+    handovers: int,
+    rate: float | None = None,
+    seed: int | None = None,
+    wait_s: float | None = None,
+    progress: Progress = lambda engine, published: None,
+) -> list[Outcome]:
+    """Try engines on a running overlay, one after the other.
+
+    `events` are published in all, at `rate` a second or as fast as it goes. Clients sit far apart,
+    or where a `seed` draws them. `wait_s` is the wait of engines that have one.
+
+    Raises HandoverError, UnknownEngine, and what clients raise if a broker goes.
+    """
+    check(names, events=events, handovers=handovers)
+    outcomes = []
+    for name in names:
+        # Only what has no half at brokers waits.
+        options = {"wait_s": wait_s} if wait_s and engines.load(name).broker is None else {}
+        outcomes.append(
+            await _run_one(
+                running,
+                Words(name),
+                events,
+                handovers,
+                None if rate is None else rate / PUBLISHERS,
+                spread(running.topology, PUBLISHERS + 3, seed),
+                options,
+                progress,
+            )
+        )
+    return outcomes
+
+
+async def _run_one(
+    running: Running,
+    words: Words,
+    events: int,
+    handovers: int,
+    rate: float | None,
+    places: list[str],
+    options: dict[str, Any],
+    progress: Progress,
+) -> Outcome:
+    async with AsyncExitStack() as stack:
+        errors: list[Exception] = []
+
+        async def client(role: str, place: str) -> Client:
+            # Names of their own for each run: those of the run before may still be leaving.
+            at = running.address(place)
+            connecting = connect(at, name=f"{role}-{words.engine}", on_error=errors.append)
+            return await stack.enter_async_context(connecting)
+
+        first, *rest = places
+        news = News()
+        publishers = [
+            Publisher(
+                await client(f"publisher{number}", place),
+                Stream(f"publisher{number}-{words.engine}", count, handovers),
+                words,
+                rate,
+            )
+            for number, (place, count) in enumerate(
+                zip([first, *rest[3:]], _shares(events), strict=True), 1
+            )
+        ]
+        ann = Worker(await client("ann", rest[0]), words, news)
+        ben = Worker(await client("ben", rest[1]), words, news)
+        coordinator = await client("coordinator", rest[2])
+        desk = Desk(words, coordinator, handovers, news)
+
+        for publisher in publishers:
+            await publisher.client.advertise(words.work)
+            await publisher.client.advertise(words.filter("notice"))
+        await coordinator.advertise(words.filter("call"))
+        await coordinator.advertise(words.filter("notice"))
+        for worker in (ann, ben):
+            await worker.start()
+        await ann.client.subscribe(words.work)
+
+        began_at = time.monotonic()
+        streams = [publisher.stream for publisher in publishers]
+        timed_out = await _together(
+            desk.run(streams, (ann, ben), options),
+            *(publisher.run(desk) for publisher in publishers),
+            _report(publishers, events, words.engine, progress),
+        )
+        staying = [worker for worker in (ann, ben) if not worker.client.closed]
+        bells = {stream.publisher for stream in streams}
+        if not await news.until(lambda: all(w.bells == bells for w in staying), DRAIN_S):
+            silent = [worker.name for worker in staying if worker.bells != bells]
+            timed_out = f"{' and '.join(silent)} had not got everything after {DRAIN_S:g} s"
+        took_s = time.monotonic() - began_at
+
+    verdict = judge(
+        streams, {worker.name: worker.received for worker in (ann, ben)}, desk.committed
+    )
+    late = ann.late + ben.late
+    return Outcome(
+        Row(
+            words.engine,
+            events,
+            sum(desk.committed),
+            verdict.lost,
+            verdict.doubled,
+            verdict.misrouted,
+            round(events / took_s, 1),
+        ),
+        promises_broken(words.engine, verdict, desk.aborted, late, timed_out),
+        verdict.faults + [str(error) for error in errors[:FAULTS_SHOWN]],
+    )
+
+
+def _shares(events: int) -> list[int]:
+    """How many events each publisher has."""
+    return [(events + at) // PUBLISHERS for at in range(PUBLISHERS)]
+
+
+async def _together(first: Any, *others: Any) -> Any:
+    """Run all at once, and end all if one fails; answers what the first does."""
+    tasks = [asyncio.ensure_future(each) for each in chain([first], others)]
+    try:
+        return (await asyncio.gather(*tasks))[0]
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _report(
+    publishers: Sequence[Publisher], events: int, engine: str, progress: Progress
+) -> None:
+    """Tell how far the publishers are, until they are through."""
+    published = -1
+    while published < events:
+        published = sum(publisher.published for publisher in publishers)
+        progress(engine, published)
+        await asyncio.sleep(REPORT_S)
+
+
+#: How often progress is told: as often as a person sees a difference.
+REPORT_S = 0.1
