@@ -141,29 +141,31 @@ class Index(Generic[E]):
         get = point.get
         marked = self._marked
         found: set[Hop] = set()
-        stack = [self._root]
-        while stack:
-            node = stack.pop()
+        node = self._root
+        stack: list[Node[E]] = []
+        while True:
             for record in node.records:
+                hop = record.hop
                 if (
-                    record.hop not in found
+                    hop not in found
                     and matches(record.tests, get)
                     and (not marked or is_visible(record.entry, view))
                 ):
-                    found.add(record.hop)
+                    found.add(hop)
             branches = node.branches
-            if branches is None or (found and branches.hops.keys() <= found):
-                continue
-            for hop, group in branches.reach(point, stack):
-                if hop in found:
-                    continue
-                for record in group:
-                    if matches(record.tests, get) and (
-                        not marked or is_visible(record.entry, view)
-                    ):
-                        found.add(hop)
-                        break
-        return sorted(found)
+            if branches is not None and not (found and branches.hops.keys() <= found):
+                for hop, group in branches.reach(point, stack):
+                    if hop in found:
+                        continue
+                    for record in group:
+                        if matches(record.tests, get) and (
+                            not marked or is_visible(record.entry, view)
+                        ):
+                            found.add(hop)
+                            break
+            if not stack:
+                return sorted(found) if len(found) > 1 else list(found)
+            node = stack.pop()
 
     def overlapping(self, filter: Filter, view: View | None = None) -> list[E]:
         """The entries that overlap the filter and are visible, in the order of insertion."""

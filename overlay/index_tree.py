@@ -42,9 +42,10 @@ T = TypeVar("T")
 
 # --- records --------------------------------------------------------------------------------
 
-#: One predicate, taken apart so that testing it rarely calls anything: the attribute, the types
-#: that compare with the ends, the ends, and the interval itself if one of them is exclusive.
-_Test: TypeAlias = tuple[str, frozenset[type], Any, Any, Interval | None]
+#: One predicate, taken apart so that testing it calls nothing: the attribute, the types that compare
+#: with the ends, the ends, and those of them that are exclusive. Without types the value has to be
+#: the first end, a string; nothing else is equal to a string, so that need not be looked at.
+_Test: TypeAlias = tuple[str, frozenset[type] | None, Any, Any, tuple[Any, ...]]
 
 _TYPES_OF: Final = {
     kind: frozenset(type_ for type_ in KIND_OF if kind in (None, KIND_OF[type_]))
@@ -66,31 +67,32 @@ class Record(Generic[T]):
         self.hop = hop
         self.number = number
         #: What is left to be tested when a search has come as far as `home`.
-        self.tests: tuple[_Test, ...] = tuple(
-            (
-                name,
-                _TYPES_OF[interval.kind],
-                interval.lo,
-                interval.hi,
-                interval if interval.lo_open or interval.hi_open else None,
-            )
-            for name, interval in filter.predicates.items()
-        )
+        self.tests = tuple(_test(name, interval) for name, interval in filter.predicates.items())
 
     def was_equal_in(self, name: str) -> None:
         """Drop the test of an attribute for which the way to the record is proof enough."""
         self.tests = tuple(test for test in self.tests if test[0] != name)
 
 
+def _test(name: str, interval: Interval) -> _Test:
+    if interval.kind == "string" and interval.is_point:
+        return name, None, interval.lo, None, ()
+    exclusive = (interval.lo,) * interval.lo_open + (interval.hi,) * interval.hi_open
+    return name, _TYPES_OF[interval.kind], interval.lo, interval.hi, exclusive
+
+
 def matches(tests: tuple[_Test, ...], get: Callable[[str], Any]) -> bool:
     """`Filter.matches`, for a record's tests and a point's `get`, at a fraction of its cost."""
     for name, types, lo, hi, exclusive in tests:
         value = get(name)
-        if (
+        if types is None:
+            if value != lo:
+                return False
+        elif (
             value.__class__ not in types
             or (lo is not None and value < lo)
             or (hi is not None and value > hi)
-            or (exclusive is not None and not exclusive.contains(value))
+            or value in exclusive
         ):
             return False
     return True
@@ -280,6 +282,11 @@ class Node(Generic[T]):
             branches.hops.update(Counter(record.hop for record in batch))
         while batch and (name := _best_attribute(batch, branches.used)) is not None:
             batch = branches.sort_by_attribute(name, batch)
+        if len(batch) <= LEAF_SIZE // 2 and branches.parts:
+            # To test a few takes less time than a look at a ladder. Half of the room is left free,
+            # or the next record would start all this again.
+            self.records = batch
+            return
         while batch and (end := _best_end(batch)) is not None:
             batch = branches.sort_by_end(end, batch)
         for record in batch:
@@ -306,10 +313,10 @@ class Branches(Generic[T]):
         self, point: Mapping[str, Value], stack: list[Node[T]]
     ) -> Iterable[tuple[Hop, Iterable[Record[T]]]]:
         """What can match the point: children are put on the stack, groups by hop returned."""
-        parts = self.parts
+        parts, get = self.parts, point.get
         for name in point if len(point) < len(parts) else parts:
             part = parts.get(name)
-            value = point.get(name)
+            value = get(name)
             if part is not None and value is not None:
                 part.reach(value, stack)
         # Most nodes have neither; they are spared the generator.
