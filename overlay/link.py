@@ -35,7 +35,9 @@ Every now and then: `take(now, idle=True)`, and end the connection if `silent`. 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
+from typing import cast, get_args
 
 from overlay.codec import decode
 from overlay.errors import ProtocolError
@@ -78,6 +80,8 @@ HEARTBEAT_S = 3.0
 IDLE_S = 10.0
 
 _PING = pack(Ping())
+
+_SIGNALS: frozenset[type] = frozenset(get_args(AnySignal))
 
 
 class Opening(Enum):
@@ -376,21 +380,27 @@ class Link:
 
         Raises ProtocolError for what cannot be decoded, too.
         """
-        append, size = self.inbox.append, 0
-        for frame in frames:
-            value = decode(frame[PREFIX_SIZE:])
-            if isinstance(value, Message):
-                append((value, frame))
-                size += len(frame)
-            else:
-                goodbye = self.receive(value, frame)
-                if goodbye is not None:
-                    break
-        else:
-            goodbye = None
-        self._inbox_bytes += size
+        try:
+            values = [decode(frame[PREFIX_SIZE:]) for frame in frames]
+        except ProtocolError:
+            # What stands before the bad frame counts, and after a goodbye there is no bad frame.
+            return self._receive_each((decode(frame[PREFIX_SIZE:]), frame) for frame in frames)
+        if not _SIGNALS.isdisjoint(map(type, values)):
+            return self._receive_each(zip(values, frames, strict=True))
+        messages = cast(list[AnyMessage], values)
+        self.inbox.extend(zip(messages, frames, strict=True))
+        self._inbox_bytes += sum(map(len, frames))
         self._check_window()
-        return goodbye
+        return None
+
+    def _receive_each(
+        self, items: Iterable[tuple[AnyMessage | AnySignal, bytes]]
+    ) -> Goodbye | None:
+        for value, frame in items:
+            goodbye = self.receive(value, frame)
+            if goodbye is not None:
+                return goodbye
+        return None
 
     def _check_window(self) -> None:
         if (
