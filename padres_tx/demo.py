@@ -1,10 +1,12 @@
-"""The first look: three brokers, a publisher, two subscribers, and who gets what and why.
+"""The first look: three brokers, a publisher, two subscribers, and who gets what and why; then a
+stream of events that changes hands, with each engine.
 
 Written to be read: it uses the public API only, as a program of yours would. The brokers are
-processes of their own, the three clients live in this one.
+processes of their own, the clients live in this one.
 
 What each subscriber should get is worked out here from its own words, and compared with what
-the overlay has brought; a difference is a promise broken, and the demo says so.
+the overlay has brought; a difference is a promise broken, and the demo says so. The handovers are
+judged by `padres_tx.handover`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rich.text import Text
 
 import padres_tx
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from padres_tx import Client, Filter, launcher
+from padres_tx import Client, Filter, handover_table, launcher
 from padres_tx.launcher import Running
 
 #: On a quiet machine each step takes milliseconds; a demo must end all the same.
@@ -29,6 +31,10 @@ ALL_ORDERS = parse_filter("[class,eq,'order']")
 LARGE_ORDERS = parse_filter("[class,eq,'order'],[price,>,100]")
 BELL = parse_filter("[class,eq,'bell']")
 
+#: Enough for every engine to show what it is like, in a few seconds.
+STREAM_EVENTS = 4000
+HANDOVERS = 10
+
 EVENTS = (
     "[class,'order'],[price,40]",
     "[class,'order'],[price,150]",
@@ -37,7 +43,7 @@ EVENTS = (
 
 
 def run(console: Console) -> bool:
-    """Show it all; answers whether every publication went where it should.
+    """Show it all; answers whether every promise was kept.
 
     Raises LaunchError if the brokers cannot be started.
     """
@@ -46,6 +52,7 @@ def run(console: Console) -> bool:
         starting.stop()
         show_brokers(console, running)
         kept = asyncio.run(tell(console, running))
+        kept = hand_over(console, running) and kept
     console.print("\nAll clients have left, all brokers have ended.")
     return kept
 
@@ -83,6 +90,36 @@ async def tell(console: Console, running: Running) -> bool:
         console.print(await routes_table(running.address("B1")))
         console.print("The same publications again:")
         return await publish(console, running, shop, both, number=2) and kept
+
+
+# --- a stream changes hands ---
+
+
+def hand_over(console: Console, running: Running) -> bool:
+    """Hand a stream from worker to worker; answers whether every engine kept its promises."""
+    console.rule("[bold]5. A stream changes hands")
+    console.print(
+        f"Two publishers stream {STREAM_EVENTS:,} numbered events, as fast as it goes. First ann "
+        f"works on them, then ben, then ann again: {HANDOVERS} handovers, each a transaction in "
+        "which one subscribes and the other un-subscribes. In the last one the old worker retires, "
+        "as soon as it is told that no event from before is still to come. "
+        "The same with each engine:"
+    )
+    outcomes = handover_table.run(
+        console, running, handover_table.ALL, events=STREAM_EVENTS, handovers=HANDOVERS
+    )
+    console.print(handover_table.table(outcome.row for outcome in outcomes))
+    console.print(Text(handover_table.EXPLANATION, "dim"))
+    console.print(
+        "d-tx promises that every event comes to one worker, on whichever side of a commit it "
+        "falls. d-tx-ni and s-tx promise that a handover happens as a whole, bl-wait (plain "
+        "operations with waits between them) nothing; where they cut a plain stream, events come "
+        "to both workers or to neither."
+    )
+    for outcome in outcomes:
+        for line in outcome.broken:
+            console.print(Text(f"  ! {outcome.row.engine}: {line}", "bold red"))
+    return not any(outcome.broken for outcome in outcomes)
 
 
 # --- subscribers that can explain themselves ---

@@ -16,15 +16,15 @@ Example:
 """
 )
 def demo() -> None:
-    """Start three brokers, publish and subscribe, and see who gets what and why.
+    """Start three brokers, see who gets what and why, and a stream that changes hands.
 
-    It takes a few seconds and leaves nothing behind. Exit code 1 if a publication went astray.
+    It takes half a minute at most and leaves nothing behind. Exit code 1 if a promise was broken.
     """
     from padres_tx import demo as story
 
     console = Console(highlight=False)
     if not story.run(console):
-        raise CheckFailed("a publication did not go where it should have gone")
+        raise CheckFailed("a publication did not go where it should have gone; see above")
     console.print()
     console.print("Now try it yourself, in three terminals:")
     for command in (
@@ -33,3 +33,5 @@ def demo() -> None:
         "padres-tx pub \"[class,'order'],[price,150]\" --payload hello",
     ):
         console.print(f"  {command}", markup=False)
+    console.print("Or hand over more, on more brokers:")
+    console.print("  padres-tx handover --engine d-tx --topology nine", markup=False)

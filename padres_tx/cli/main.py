@@ -31,6 +31,9 @@ COMMANDS = {
     "pub": "padres_tx.cli.talk:pub",
     "adv": "padres_tx.cli.talk:adv",
     "tables": "padres_tx.cli.tables:tables",
+    "tx": "padres_tx.cli.tx:tx",
+    "handover": "padres_tx.cli.handover:handover",
+    "calibrate": "padres_tx.cli.calibrate:calibrate",
     "topology": "padres_tx.cli.topology:topology",
     "broker": "padres_tx.cli.broker:broker",
 }

@@ -1,0 +1,130 @@
+"""`padres-tx calibrate`: how long BL-WAIT has to wait; the search is `padres_tx.calibrate`'s."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+import msgspec
+from rich.console import Console
+
+from padres_tx import calibrate as search
+from padres_tx import launcher
+from padres_tx.calibrate import Calibration, CalibrationError
+from padres_tx.cli.common import CheckFailed, WrongInput
+from padres_tx.engines.bl_wait import WAIT_LIMIT_S
+
+#: Steps that make sense: no timer is finer, and no wait is longer.
+STEP_LIMITS_MS = (0.1, WAIT_LIMIT_S * 1000)
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx calibrate
+  padres-tx calibrate --topology five --transactions 1000 --step-ms 50
+  padres-tx calibrate --topology mine.yaml --json
+"""
+)
+@click.option(
+    "--topology",
+    default="three",
+    show_default=True,
+    metavar="NAME",
+    help="The brokers: one, three, five, nine, or a .yaml, .yml or .json file.",
+)
+@click.option(
+    "--transactions",
+    type=click.IntRange(1, 1_000_000),
+    default=search.TRANSACTIONS,
+    show_default=True,
+    help="How many have to go right in a row.",
+)
+@click.option(
+    "--step-ms",
+    default="auto",
+    show_default=True,
+    metavar="MS",
+    help="How exactly to look; auto is a tenth of the longest way's delay, at least 1.",
+)
+@click.option(
+    "--start-ms",
+    type=click.FloatRange(0, WAIT_LIMIT_S * 1000, min_open=True),
+    default=search.START_MS,
+    show_default=True,
+    metavar="MS",
+    help="The wait to begin with.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with every trial.")
+def calibrate(
+    *,
+    topology: str,
+    transactions: int,
+    step_ms: str,
+    start_ms: float,
+    as_json: bool,
+) -> None:
+    """Find the smallest wait with which BL-WAIT works on a topology.
+
+    Starts its brokers as processes and tries dispatching (an environment, a dispatcher and two
+    agents, far apart): the wait is good if a publication after it reaches the agent, and only the
+    agent, in every transaction, and if one step less has failed. Exit code 1 if no wait works.
+
+    What is found is true of this machine at this hour: BL-WAIT guarantees nothing.
+    """
+    step = _step(step_ms)
+    terminal = Console(stderr=True)
+    with (
+        terminal.status("starting the brokers") as status,
+        launcher.overlay(topology) as running,
+    ):
+        try:
+            found = asyncio.run(
+                search.run(
+                    running,
+                    transactions=transactions,
+                    step_ms=step,
+                    start_ms=start_ms,
+                    progress=lambda wait_ms, done: status.update(
+                        f"trying {wait_ms:g} ms: {done} transactions went right"
+                    ),
+                )
+            )
+        except CalibrationError as error:
+            raise CheckFailed(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        _print(found)
+
+
+def _step(text: str) -> float | None:
+    """Milliseconds, or None for "auto". Raises WrongInput."""
+    if text == "auto":
+        return None
+    try:
+        step_ms = float(text)
+    except ValueError:
+        step_ms = 0.0
+    if not STEP_LIMITS_MS[0] <= step_ms <= STEP_LIMITS_MS[1]:
+        least, most = STEP_LIMITS_MS
+        raise WrongInput(f"--step-ms is 'auto' or {least:g} to {most:g}, not {text!r}")
+    return step_ms
+
+
+def _print(found: Calibration) -> None:
+    click.echo(
+        f"{found.topology}: BL-WAIT needs {found.wait_ms:g} ms; "
+        f"{found.transactions} transactions in a row went right"
+    )
+    if found.failed is not None:
+        failed = found.failed
+        click.echo(
+            f"{failed.wait_ms:g} ms failed at transaction {failed.transactions}: {failed.failure}"
+        )
+    click.echo(
+        f"step {found.step_ms:g} ms; {len(found.trials)} trials took {found.took_s:.1f} s; "
+        f"try 'padres-tx handover --engine bl-wait --wait-ms {max(found.wait_ms, 1):g}'"
+    )
