@@ -1,0 +1,508 @@
+"""The client's half of transactions, message by message: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from overlay.errors import NotAdvertised, NotHeld, ProtocolError
+from overlay.filters import Filter
+from overlay.messages import Done, EngineMessage
+from padres_tx import static, transactions, wire
+from padres_tx.errors import (
+    BadTransaction,
+    NotCoordinator,
+    TooManyRequests,
+    TransactionAborted,
+    TransactionFinished,
+    UnknownEngine,
+    UnknownTransaction,
+)
+from padres_tx.listeners import Listeners
+from padres_tx.session import Event, Notification, Say, Session
+from padres_tx.static import Op
+from padres_tx.transactions import (
+    Applied,
+    Called,
+    Decided,
+    Did,
+    Drained,
+    Result,
+    Transactions,
+    Tx,
+    Utter,
+)
+
+P1 = Filter({"class": "p1"})
+X1 = Filter({"class": "p1", "x": "x1"})
+AT_X1 = {"class": "p1", "x": "x1"}
+
+
+class Half:
+    """A client that has joined, with its transactions; the test is its broker."""
+
+    def __init__(self, name: str = "E") -> None:
+        self.session = Session(name)
+        self.session.receive(Done(self.session.join().req))
+        self.listeners: Listeners[str] = Listeners()
+        self.transactions = Transactions(self.session, self.listeners)
+
+    def plain(self, kind: Any, filter: Filter) -> None:
+        self.session.receive(Done(self.session.operate(kind, filter).req))
+
+    def begin(self, engine: str = "d-tx", **terms: Any) -> Tx:
+        tx, events = self.transactions.begin(engine, **terms)
+        assert [type(message).__name__ for message in said(events)] in (["Begin"], [])
+        return tx
+
+    def do(self, tx: Tx, op: Op, frame: int = 0, callback: str | None = None) -> int:
+        return self.transactions.operate(tx, frame, op, callback)[0]
+
+    def told(self, *messages: wire.ToClient, engine: str = "d-tx") -> list[Event]:
+        events: list[Event] = []
+        for message in messages:
+            body = wire.to_client.encode(message)
+            events += self.session.receive(wire.engine_message(engine, body))
+        return events
+
+
+def said(events: list[Event]) -> list[Any]:
+    """What the events tell to send."""
+    messages = [event.message for event in events if isinstance(event, Say | Utter)]
+    for message in messages:
+        assert isinstance(message, EngineMessage)
+    return [wire.from_client.decode(message.body) for message in messages]
+
+
+# --- the coordinator ---
+
+
+def test_a_transaction_is_named_by_its_client_and_a_number_of_its_own() -> None:
+    half = Half()
+    half.plain("adv", P1)
+    tx, events = half.transactions.begin("d-tx", deadline_s=5)
+    assert tx.name == "E:3" and tx.id == ("E", 3)
+    assert said(events) == [wire.Begin(("E", 3), 5.0)]
+    assert half.transactions.find("E:3") is tx
+    assert half.session.publish(AT_X1).seq == 4, "one numbering serves everything"
+
+
+def test_operations_go_out_as_they_come_and_are_answered_one_by_one() -> None:
+    half = Half()
+    half.plain("adv", P1)
+    tx = half.begin()
+    first, events = half.transactions.operate(tx, 0, static.pub(AT_X1, b"hello"))
+    assert said(events) == [
+        wire.Operate(tx.id, 0, first, wire.Step("E", "pub", None, AT_X1, b"hello", first))
+    ]
+    second, events = half.transactions.operate(tx, 0, static.sub(X1))
+    assert said(events)[0].step == wire.Step("E", "sub", X1, seq=second)
+    assert tx.under_way == {first, second}
+    assert half.told(wire.Operated(tx.id, 0, first)) == [Did(tx, first)]
+    assert tx.under_way == {second}
+
+
+def test_the_commit_is_asked_for_once_and_ends_it() -> None:
+    half = Half()
+    tx = half.begin()
+    assert said(half.transactions.commit(tx)) == [wire.Commit(tx.id)]
+    for act in (half.transactions.commit, lambda tx: half.do(tx, static.sub(X1))):
+        with pytest.raises(TransactionFinished, match="E:2 is committing already"):
+            act(tx)
+    result = Result("E:2", "d-tx", "committed")
+    assert half.told(wire.Ended(tx.id, True)) == [Decided(tx, result)]
+    assert tx.result == result and tx.result.committed
+    for act in (half.transactions.commit, half.transactions.abort):
+        with pytest.raises(TransactionFinished, match="ended already"):
+            act(tx)
+    with pytest.raises(TransactionFinished, match="E:2 is committed already"):
+        half.do(tx, static.sub(X1))
+    assert half.told(wire.Applied(tx.id), wire.Drained(tx.id)) == [Applied("E:2"), Drained("E:2")]
+
+
+def test_an_abort_can_overtake_a_commit_that_was_asked_for() -> None:
+    half = Half()
+    tx = half.begin()
+    half.transactions.commit(tx)
+    assert said(half.transactions.abort(tx, "changed my mind")) == [
+        wire.Abort(tx.id, "changed my mind")
+    ]
+    with pytest.raises(TransactionFinished, match="aborting already"):
+        half.transactions.abort(tx)
+    half.told(wire.Ended(tx.id, True))
+    assert tx.result is not None and tx.result.committed, "or not: the broker decides"
+
+
+def test_what_others_have_aborted_is_told_once_and_then_finished() -> None:
+    half = Half()
+    tx = half.begin()
+    half.told(wire.Ended(tx.id, False, "conflict", "conflicts with C:7 on [class,eq,'p1']"))
+    for _ in range(2):
+        with pytest.raises(TransactionAborted, match="E:2 was aborted: conflicts with C:7") as lost:
+            half.do(tx, static.sub(X1))
+        assert lost.value.code == "conflict"
+    assert half.transactions.commit(tx) == [], "there is a result already"
+    with pytest.raises(TransactionFinished, match="E:2 is aborted already"):
+        half.do(tx, static.sub(X1))
+
+
+def test_the_age_of_an_attempt_is_kept_for_the_next() -> None:
+    half = Half()
+    tx = half.begin()
+    half.told(wire.Began(tx.id, 17))
+    assert tx.age == 17
+    _, events = half.transactions.begin("d-tx", age=17, fence=True)
+    assert said(events) == [wire.Begin(("E", 3), transactions.DEADLINE_S, 17, True)]
+
+
+# --- what the caller gets wrong ---
+
+
+def test_unknown_and_foreign_transactions_are_told_apart() -> None:
+    half = Half()
+    for name, reason in (
+        ("E:9", "no transaction of ours, or has ended long ago"),
+        ("F:9", "E takes no part in F:9, which is F's"),
+        ("nonsense", "names no transaction"),
+        (":9", "names no transaction"),
+        ("E:x", "names no transaction"),
+        (("E", 9), "names no transaction"),
+    ):
+        with pytest.raises(UnknownTransaction, match=reason):
+            half.transactions.find(name)  # type: ignore[arg-type]
+
+
+def test_bad_terms_are_refused_at_the_call() -> None:
+    half = Half()
+    with pytest.raises(UnknownEngine, match="no transaction engine 'e-tx'"):
+        half.begin("e-tx")
+    with pytest.raises(BadTransaction, match="a d-tx transaction has no 'wait_s'"):
+        half.begin(wait_s=1)
+    with pytest.raises(BadTransaction, match="no 'speed'; it has wait_s"):
+        half.begin("bl-wait", speed=1)
+    for deadline_s in (0, -1, float("nan"), float("inf"), 1e9, "soon", True, None):
+        with pytest.raises(BadTransaction, match="deadline_s: seconds above 0"):
+            half.begin(deadline_s=deadline_s)
+    assert half.session.number() == 2, "nothing was begun"
+
+
+def test_what_the_broker_would_refuse_anyway_raises_at_the_call() -> None:
+    half = Half()
+    tx = half.begin()
+    for op in (static.pub(AT_X1), static.tcm(AT_X1)):
+        with pytest.raises(NotAdvertised, match="E has not advertised"):
+            half.do(tx, op)
+    for op in (static.usub(X1), static.uadv(X1)):
+        with pytest.raises(NotHeld, match="E holds no part of"):
+            half.do(tx, op)
+    assert not tx.under_way
+    # What the transaction itself has said counts.
+    for op in (static.adv(P1), static.pub(AT_X1), static.uadv(X1), static.sub(P1), static.usub(X1)):
+        half.do(tx, op)
+
+
+def test_nested_operations_are_for_static_transactions() -> None:
+    half = Half()
+    half.plain("adv", P1)
+    tx = half.begin()
+    for op in (static.tcm(AT_X1, ops={"D": []}), static.sub(X1, after=[])):
+        with pytest.raises(BadTransaction, match=r"d-tx cannot take `ops` or `after`.*on_tcm"):
+            half.do(tx, op)
+
+
+def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "OPEN_LIMIT", 2)
+    monkeypatch.setattr(transactions, "OPERATIONS_LIMIT", 2)
+    half = Half()
+    first, second = half.begin(), half.begin()
+    with pytest.raises(TooManyRequests, match="E has 2 open transactions"):
+        half.begin()
+    half.told(wire.Ended(first.id, False, "deadline", "late"))
+    half.begin()
+    for _ in range(2):
+        half.do(second, static.sub(X1))
+    with pytest.raises(TooManyRequests, match="E:3 waits for 2 operations"):
+        half.do(second, static.sub(X1))
+
+
+def test_only_some_ended_transactions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "ENDED_LIMIT", 2)
+    half = Half()
+    txs = [half.begin() for _ in range(3)]
+    for tx in txs:
+        half.told(wire.Ended(tx.id, False, "deadline", "late"))
+    with pytest.raises(UnknownTransaction, match="long ago"):
+        half.transactions.find(txs[0].name)
+    assert half.transactions.find(txs[1].name) is txs[1]
+    # What comes for one that is forgotten is still passed on.
+    assert half.told(wire.Drained(txs[0].id)) == [Drained(txs[0].name)]
+
+
+# --- those who take part ---
+
+
+def called(half: Half, frame: int = 5, tx: wire.TxID = ("E", 9)) -> Tx:
+    events = half.told(wire.Tcm(tx, frame, "E", 10, AT_X1, b"hello"))
+    assert len(events) == 1 and isinstance(events[0], Called)
+    assert events[0].notification == Notification("E", 10, AT_X1, b"hello")
+    assert events[0].frame == frame
+    return events[0].tx
+
+
+def test_a_tcm_opens_a_frame_in_which_the_client_acts_until_it_finishes_it() -> None:
+    half = Half("D")
+    half.plain("sub", P1)
+    tx = called(half)
+    assert tx.name == "E:9" and not tx.coordinator
+    number, events = half.transactions.operate(tx, 5, static.usub(X1))
+    assert said(events) == [
+        wire.Operate(("E", 9), 5, number, wire.Step("D", "usub", X1, seq=number))
+    ]
+    assert said(half.transactions.finish(tx, 5)) == [wire.Finish(("E", 9), 5)]
+    assert half.transactions.finish(tx, 5) == [], "once"
+    with pytest.raises(TransactionFinished, match="D has finished its part in E:9"):
+        half.do(tx, static.sub(X1), frame=5)
+
+
+def test_only_the_coordinator_commits() -> None:
+    half = Half("D")
+    tx = called(half)
+    with pytest.raises(NotCoordinator, match="D takes part in E:9; only E can commit it"):
+        half.transactions.commit(tx)
+    assert said(half.transactions.abort(tx, "no room")) == [wire.Abort(("E", 9), "no room")]
+    assert half.transactions.finish(tx, 5) == [], "there is nothing left to finish"
+
+
+def test_a_part_that_cannot_be_done_says_why_in_one_line() -> None:
+    half = Half("D")
+    tx = called(half)
+    finish = said(half.transactions.finish(tx, 5, "no room \ud800" + "x" * 10_000))[0]
+    assert (
+        finish.error.startswith("no room ?xxx") and len(finish.error) == transactions.REASON_LIMIT
+    )
+
+
+def test_a_client_can_be_called_again_while_it_acts() -> None:
+    half = Half("D")
+    tx = called(half, 5)
+    assert called(half, 6) is tx
+    half.transactions.finish(tx, 6)
+    half.do(tx, static.sub(X1), frame=5)
+    with pytest.raises(ProtocolError, match="opens frame 5"):
+        half.told(wire.Tcm(("E", 9), 5, "E", 11, AT_X1, b""))
+
+
+def test_a_coordinator_can_be_called_in_its_own_transaction() -> None:
+    half = Half("E")
+    tx = half.begin()
+    assert called(half, 3, tx.id) is tx
+    half.do(tx, static.sub(X1), frame=3)
+    half.do(tx, static.sub(X1), frame=0)
+    assert said(half.transactions.finish(tx, 3)) == [wire.Finish(tx.id, 3)]
+
+
+def test_more_tcms_than_a_client_keeps_abort_their_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactions, "FRAMES_LIMIT", 2)
+    half = Half("D")
+    first = called(half, 1, ("E", 1))
+    second = called(half, 2, ("E", 2))
+    (finish,) = said(half.told(wire.Tcm(("E", 3), 3, "E", 11, AT_X1, b"")))
+    assert finish == wire.Finish(("E", 3), 3, "2 tcms wait here already")
+    half.transactions.finish(first, 1)
+    called(half, 4, ("E", 4))
+    half.told(wire.Ended(second.id, False, "deadline", "late"))
+    called(half, 5, ("E", 5))
+    assert half.transactions.finish(second, 2) == []
+    (finish,) = said(half.told(wire.Tcm(("E", 6), 6, "E", 11, AT_X1, b"")))
+    assert finish.error
+
+
+def test_who_only_receives_learns_the_outcome_too() -> None:
+    half = Half("A1")
+    (event,) = half.told(wire.Ended(("E", 9), True))
+    assert isinstance(event, Decided) and event.result == Result("E:9", "d-tx", "committed")
+
+
+def test_answers_to_what_was_said_too_late_are_not_the_outcome() -> None:
+    half = Half()
+    tx = half.begin()
+    half.transactions.commit(tx)
+    for code in ("unknown", "finished", "foreign"):
+        assert half.told(wire.Ended(tx.id, False, code, "too late")) == []
+        assert half.told(wire.Ended(("F", 1), False, code, "too late")) == []
+    assert tx.result is None
+    half.told(wire.Ended(tx.id, True))
+    assert half.told(wire.Ended(tx.id, False, "deadline", "a second decision")) == []
+    assert tx.result is not None and tx.result.committed
+
+
+# --- what the client holds, and its callbacks ---
+
+
+def test_words_count_from_the_commit_on() -> None:
+    half = Half()
+    half.plain("sub", P1)
+    tx = half.begin()
+    half.do(tx, static.adv(P1))
+    half.do(tx, static.usub(X1))
+    with pytest.raises(NotAdvertised):
+        half.session.publish(AT_X1)
+    half.transactions.commit(tx)
+    half.told(wire.Ended(tx.id, True, words=(("adv", P1), ("usub", X1))))
+    half.session.publish(AT_X1)
+    with pytest.raises(NotHeld):
+        half.session.operate("usub", X1)
+
+
+def test_an_abort_leaves_what_the_client_holds() -> None:
+    half = Half()
+    half.plain("sub", P1)
+    tx = half.begin()
+    half.do(tx, static.adv(P1))
+    half.do(tx, static.usub(X1))
+    half.told(wire.Ended(tx.id, False, "conflict", "lost"))
+    with pytest.raises(NotAdvertised):
+        half.session.publish(AT_X1)
+    half.session.operate("usub", X1)
+
+
+def test_words_said_on_the_clients_behalf_count_as_well() -> None:
+    half = Half("D")
+    half.plain("sub", P1)
+    half.told(wire.Ended(("E", 9), True, words=(("usub", X1), ("adv", P1))), engine="s-tx")
+    with pytest.raises(NotHeld):
+        half.session.operate("usub", X1)
+    half.session.publish(AT_X1)
+
+
+def test_words_stand_where_they_were_said() -> None:
+    """A plain operation sent after those of the transaction comes after them, whatever is answered
+    first."""
+    half = Half()
+    tx = half.begin()
+    half.do(tx, static.sub(X1))
+    plain = half.session.operate("sub", P1)
+    half.session.receive(Done(plain.req))
+    unsub = half.session.operate("usub", X1)
+    half.session.receive(Done(unsub.req))
+    half.told(wire.Ended(tx.id, True, words=(("sub", X1),)))
+    with pytest.raises(NotHeld):
+        half.session.operate("usub", X1)
+
+
+def test_words_count_in_the_order_in_which_they_were_carried_out() -> None:
+    """E says sub(x1) second, but its handler, called by the first operation, has come between."""
+    half = Half()
+    half.plain("sub", P1)
+    half.plain("adv", P1)
+    tx = half.begin()
+    half.do(tx, static.tcm(AT_X1))
+    half.do(tx, static.sub(X1))
+    called(half, 3, tx.id)
+    half.do(tx, static.usub(X1), frame=3)
+    half.told(wire.Ended(tx.id, True, words=(("usub", X1), ("sub", X1))))
+    half.session.operate("usub", X1)  # So it holds x1.
+
+
+def test_callbacks_count_from_the_call_on_and_an_abort_takes_them_back() -> None:
+    half = Half()
+    tx = half.begin()
+    half.do(tx, static.sub(X1), callback="callback")
+    assert half.listeners.of(AT_X1) == ["callback"]
+    half.told(wire.Ended(tx.id, False, "conflict", "lost"))
+    assert half.listeners.of(AT_X1) == []
+    tx = half.begin()
+    half.do(tx, static.sub(P1), callback="callback")
+    half.told(wire.Ended(tx.id, True, words=(("sub", P1),)))
+    assert half.listeners.of(AT_X1) == ["callback"]
+    tx = half.begin()
+    half.do(tx, static.usub(X1))
+    assert half.listeners.of(AT_X1) == ["callback"]
+    half.told(wire.Ended(tx.id, True, words=(("usub", X1),)))
+    assert half.listeners.of(AT_X1) == []
+    assert half.listeners.of({"class": "p1", "x": "x2"}) == ["callback"]
+
+
+# --- static ---
+
+
+def test_a_static_transaction_goes_out_as_a_whole() -> None:
+    half = Half()
+    half.plain("adv", P1)
+    tx, events = half.transactions.begin("s-tx", deadline_s=3)
+    assert events == []
+    ops = {"D": [static.usub(X1)]}
+    for op in (static.tcm(AT_X1, ops=ops), static.pub(AT_X1)):
+        assert half.transactions.operate(tx, 0, op)[1] == []
+    (submit,) = said(half.transactions.commit(tx))
+    assert submit == wire.Submit(
+        tx.id,
+        3.0,
+        (
+            wire.Step("E", "tcm", None, AT_X1, seq=6, receivers=("D",)),
+            wire.Step("D", "usub", X1, after=(0,)),
+            wire.Step("E", "pub", None, AT_X1, seq=7, after=(1,)),
+        ),
+    )
+    half.told(wire.Ended(tx.id, True), engine="s-tx")
+    assert tx.result == Result("E:3", "s-tx", "committed")
+
+
+def test_an_operation_that_cannot_be_ordered_is_not_in_the_transaction() -> None:
+    half = Half()
+    tx = half.begin("s-tx")
+    with pytest.raises(BadTransaction, match="add that first"):
+        half.do(tx, static.sub(X1, after=[static.sub(P1)]), callback="callback")
+    assert half.listeners.of(AT_X1) == [] and tx.said == []
+
+
+def test_a_static_transaction_without_operations_is_committed_at_once() -> None:
+    half = Half()
+    tx = half.begin("s-tx")
+    assert half.transactions.commit(tx) == [
+        Decided(tx, Result("E:2", "s-tx", "committed")),
+        Applied("E:2"),
+    ]
+
+
+def test_nobody_need_hear_of_the_abort_of_what_nobody_has_heard_of() -> None:
+    half = Half()
+    tx = half.begin("s-tx")
+    half.do(tx, static.sub(X1))
+    (event,) = half.transactions.abort(tx, "no")
+    assert isinstance(event, Decided) and event.result.reason == "no"
+    tx = half.begin("s-tx")
+    half.do(tx, static.sub(X1))
+    half.transactions.commit(tx)
+    assert said(half.transactions.abort(tx, "no")) == [wire.Abort(tx.id, "no")]
+
+
+# --- what a broker may not say ---
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("d-tx", wire.Began(("E", 99), 1)),
+        ("d-tx", wire.Operated(("E", 99), 0, 1)),
+        ("d-tx", wire.Operated(("E", 2), 0, 77)),
+        ("d-tx", wire.Ended(("E", 2), True, words=(("pub", P1),))),
+        ("s-tx", wire.Tcm(("F", 1), 5, "F", 10, AT_X1, b"")),
+        ("s-tx", wire.Began(("E", 2), 1)),
+        ("bl-wait", wire.Applied(("E", 2))),
+    ],
+)
+def test_a_broker_that_may_not_say_that(engine: str, message: wire.ToClient) -> None:
+    half = Half()
+    half.begin()
+    with pytest.raises(ProtocolError):
+        half.told(message, engine=engine)
+
+
+def test_an_engine_that_nobody_knows_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="uses no engine 'e-tx'"):
+        Half().session.receive(EngineMessage("e-tx", msgspec.Raw(b"\x01")))
