@@ -1,0 +1,131 @@
+"""`padres-tx tx`: what an operator sees of transactions, and can end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import padres_tx
+from padres_tx.errors import TransactionAborted
+from padres_tx.state import OverlayRecord
+from tests.cli.test_cli import Shell
+
+CALLS = "[class,eq,'call']"
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A shell in which the overlay three runs."""
+    shell = Shell(tmp_path_factory.mktemp("tx") / "state")
+    shell.ok("up", "three", "--detach", "--free-ports")
+    yield shell
+    shell.ok("down")
+
+
+def overlay(shell: Shell) -> OverlayRecord:
+    return shell.overlay("three")
+
+
+def listed(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = json.loads(shell.ok("tx", "ls", "--json", *arguments))
+    return told
+
+
+@pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
+def test_an_open_transaction_is_listed_shown_and_aborted(shell: Shell, engine: str) -> None:
+    asyncio.run(_look_and_abort(shell, engine))
+    assert listed(shell) == []
+
+
+async def _look_and_abort(shell: Shell, engine: str) -> None:
+    brokers = overlay(shell)
+    called = asyncio.Event()
+
+    async def never_done(tx: Any, tcm: Any) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    async with (
+        padres_tx.connect(brokers.broker("B1").address, name="E") as coordinator,
+        padres_tx.connect(brokers.broker("B3").address, name="D") as participant,
+    ):
+        participant.on_tcm(None, never_done)
+        await coordinator.advertise(CALLS)
+        await participant.subscribe(CALLS)
+        with pytest.raises(TransactionAborted) as aborted:
+            async with coordinator.transaction(engine) as tx:
+                tx.tcm({"class": "call"})
+                await called.wait()
+                await asyncio.to_thread(_look, shell, engine, tx.id)
+                said = await asyncio.to_thread(shell.ok, "tx", "abort", tx.id)
+        assert said == f"{tx.id} ({engine}) is aborted, at every broker\n"
+        assert (aborted.value.code, aborted.value.reason) == ("operator", "an operator aborted it")
+        # It may be known until all brokers have acknowledged; it cannot be aborted twice.
+        again = await asyncio.to_thread(shell.run, "tx", "abort", tx.id)
+        assert again.exit_code in (1, 2)
+        assert "is aborted already" in again.stderr or "no broker knows of" in again.stderr
+
+
+def _look(shell: Shell, engine: str, name: str) -> None:
+    (line,) = listed(shell)
+    assert (line["tx"], line["engine"], line["coordinator"]) == (name, engine, "E")
+    assert (line["broker"], line["edge"], line["status"]) == ("B1", True, "active")
+    assert line["waits_for"] == "1 operations under way" and line["since_s"] >= 0
+    table = shell.ok("tx", "ls", "--overlay", "three")
+    assert all(word in table for word in (name, engine, "B1", "active", "1 operations under way"))
+
+    told = json.loads(shell.ok("tx", "show", name, "--json"))
+    assert (told["tx"], told["engine"], told["coordinator"]) == (name, engine, "E")
+    assert [(at["broker"], at["edge"], at["waits_for"]) for at in told["brokers"]] == [
+        ("B1", True, "1 operations under way"),
+        ("B2", False, "1 operations under way"),
+        ("B3", False, "D to finish what a tcm asked for"),
+    ]
+    shown = shell.ok("tx", "show", name)
+    assert "B1 decides it" in shown and "D to finish what a tcm asked for" in shown
+    assert f"open: {name}" in shell.refused("tx", "show", "E:999")
+
+    # Of the brokers that are asked, B3 does not decide it.
+    at = overlay(shell).broker("B3").address
+    assert [line["broker"] for line in listed(shell, "--at", at)] == [at]
+    refused = shell.run("tx", "abort", name, "--at", at)
+    assert refused.exit_code == 1 and "the one of E, its coordinator" in refused.stderr
+
+
+def test_nothing_open_is_said_to_people_only(shell: Shell) -> None:
+    done = shell.run("tx", "ls")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no transaction is open\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("tx", "show", "E"), "'E' names no transaction"),
+        (("tx", "abort", "E:x"), "'E:x' names no transaction"),
+        (("tx", "show", "E:17"), "no broker knows of a transaction E:17; open: none"),
+        (("tx", "abort", "E:17"), "no broker knows of a transaction E:17"),
+        (("tx", "ls", "--overlay", "four"), "no overlay called four"),
+        (("tx", "ls", "--overlay", "three", "--at", "h:1"), "--at says it all"),
+    ],
+)
+def test_wrong_input_is_one_line(shell: Shell, arguments: tuple[str, ...], reason: str) -> None:
+    assert reason in shell.refused(*arguments)
+
+
+def test_a_broker_that_does_not_answer_fails_the_check(shell: Shell) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        silent = f"127.0.0.1:{nobody.getsockname()[1]}"
+        at = overlay(shell).broker("B2").address
+        some = shell.run("tx", "ls", "--json", "--at", silent, "--at", at)
+        assert (some.exit_code, json.loads(some.stdout)) == (1, [])
+        assert f"{silent} does not answer" in some.stderr
+        none = shell.run("tx", "ls", "--at", silent)
+        assert none.exit_code == 1 and "no broker answers" in none.stderr
+        missing = shell.run("tx", "show", "E:17", "--at", silent, "--at", at)
+        assert missing.exit_code == 1 and "there may be more" in missing.stderr
