@@ -36,7 +36,7 @@ import asyncio
 import inspect
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -46,7 +46,7 @@ from overlay.messages import AnyMessage, Kind, Operation
 from padres_tx.aio_tx import Transacting
 from padres_tx.channel import CONNECT_TIMEOUT_S, RECONNECT_S, Channel, TcpChannel, parse_address
 from padres_tx.errors import CallTimeout, ClientClosed, TransactionAborted
-from padres_tx.handles import as_payload
+from padres_tx.handles import Callback, as_payload
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer
 from padres_tx.session import (
     Answered,
@@ -66,9 +66,6 @@ QUEUE_BYTES = 64 << 20
 
 #: Publications that may leave in a row before other tasks of the loop get a turn.
 TURN = 256
-
-#: What is called for a notification: a function, or a coroutine function.
-Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
 
 #: What is called with an error that no call can raise.
 OnError: TypeAlias = Callable[[Exception], None]

@@ -33,7 +33,16 @@ from overlay.frames import FrameTooLarge
 from padres_tx.channel import Channel
 from padres_tx.errors import CallTimeout, NotCoordinator, TransactionError
 from padres_tx.handlers import Handler, Handlers, current_part
-from padres_tx.handles import Acting, Attempts, Doing, Part, Transaction, Wait, check_wait
+from padres_tx.handles import (
+    Acting,
+    Attempts,
+    Callback,
+    Doing,
+    Part,
+    Transaction,
+    Wait,
+    check_wait,
+)
 from padres_tx.listeners import Listeners
 from padres_tx.peer import CALL_TIMEOUT_S, Peer, again
 from padres_tx.session import (
@@ -90,7 +99,7 @@ class Transacting(Peer):
 
     def __init__(self, session: Session, channel: Channel) -> None:
         super().__init__(session, channel)
-        self._listeners: Listeners[Any] = Listeners()
+        self._listeners: Listeners[Callback] = Listeners()
         self._transactions = Transactions(session, self._listeners)
         self._handlers = Handlers(session.name, self._finish, self._handler_failed)
         #: Those of which something can still be awaited.
@@ -245,7 +254,7 @@ class Transacting(Peer):
         self,
         txID: str,
         filter: FilterLike,
-        callback: Any = None,
+        callback: Callback | None = None,
         *,
         after: Iterable[Op | Doing] | None = None,
     ) -> Doing:
@@ -277,7 +286,7 @@ class Transacting(Peer):
         self._carry_out(events)
         return tx
 
-    def operate_in(self, acting: Acting, op: Op, callback: Any) -> Doing:
+    def operate_in(self, acting: Acting, op: Op, callback: Callback | None) -> Doing:
         self._check()
         tx = acting.tx
         number, events = self._transactions.operate(tx, acting.frame, op, callback)

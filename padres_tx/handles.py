@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -28,7 +28,7 @@ import msgspec
 from overlay.errors import OverlayError
 from padres_tx import static
 from padres_tx.errors import TransactionAborted, TransactionError, TransactionFinished
-from padres_tx.session import FilterLike, PointLike
+from padres_tx.session import FilterLike, Notification, PointLike
 from padres_tx.static import Op, Ops
 from padres_tx.transactions import FENCE_AFTER, Result, Tx
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 #: When a commit returns: as soon as it is decided, or when every broker has carried it out.
 Wait: TypeAlias = Literal["decided", "applied"]
+
+#: What is called for a notification: a function, or a coroutine function.
+Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
 
 #: The code of an abort that another attempt may not meet.
 CONFLICT = "conflict"
@@ -176,7 +179,7 @@ class Acting:
     def sub(
         self,
         filter: FilterLike,
-        callback: Any = None,
+        callback: Callback | None = None,
         *,
         after: Iterable[Op | Doing] | None = None,
     ) -> Doing:
@@ -187,7 +190,7 @@ class Acting:
         """Un-subscribe, a part or all."""
         return self.do(static.usub(filter, after=_operations(after)))
 
-    def do(self, op: Op, callback: Any = None) -> Doing:
+    def do(self, op: Op, callback: Callback | None = None) -> Doing:
         """Carry out an operation that is there as data (`padres_tx.static`).
 
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
@@ -316,7 +319,7 @@ class Attempts:
         self._age = 0
         self._losses = 0
         self._again = True
-        self._entered: Transaction | None = None
+        self._attempt: Transaction | None = None
 
     # --- one attempt ---
 
@@ -326,10 +329,10 @@ class Attempts:
                 "a block cannot be run twice: use `async for tx in client.transaction(...)` "
                 "and `async with tx` for retries, or client.transact(function)"
             )
-        if self._entered is not None:
+        if self._attempt is not None:
             raise TransactionFinished("this transaction was entered already; begin another one")
-        self._entered = Transaction(self._client, self)
-        return await self._entered.__aenter__()
+        self._attempt = Transaction(self._client, self)
+        return await self._attempt.__aenter__()
 
     async def __aexit__(
         self,
@@ -337,21 +340,25 @@ class Attempts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._entered is not None
-        await self._entered.__aexit__(kind, error, trace)
+        assert self._attempt is not None
+        await self._attempt.__aexit__(kind, error, trace)
 
     # --- several ---
 
-    async def __aiter__(self) -> AsyncIterator[Transaction]:
-        while self._again:
-            if self._losses:
-                limit_s = min(BACKOFF_LIMIT_S, BACKOFF_S * 2**self._losses)
-                await asyncio.sleep(random.uniform(0, limit_s))
-            self._again = False
-            tx = Transaction(self._client, self)
-            yield tx
-            if not tx.begun:
-                raise TransactionError("an attempt has not begun: enter it with `async with tx`")
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Transaction:
+        if self._attempt is not None and not self._attempt.begun:
+            raise TransactionError("an attempt has not begun: enter it with `async with tx`")
+        if not self._again:
+            raise StopAsyncIteration
+        if self._losses:
+            limit_s = min(BACKOFF_LIMIT_S, BACKOFF_S * 2**self._losses)
+            await asyncio.sleep(random.uniform(0, limit_s))
+        self._again = False
+        self._attempt = Transaction(self._client, self)
+        return self._attempt
 
     async def begin(self) -> Tx:
         """Begin the next attempt."""

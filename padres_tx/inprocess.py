@@ -6,7 +6,8 @@
 Nothing is emulated: the brokers are the real cores and the clients the real clients; only the
 way between them has no sockets (`LocalChannel`). The overlay comes to rest within each call, so
 that a test needs no sleeps: what a publication leads to has arrived when `publish` returns, and
-`client.next(timeout_s=0)` finds it, or shows that there is nothing.
+`client.next(timeout_s=0)` finds it, or shows that there is nothing. Transactions work as over TCP;
+only, since nobody waits here, deadlines pass when the test says so (`overlay.core.advance`).
 
 `padres_tx.testing` gives it to pytest as a fixture; this module does not know pytest.
 """

@@ -123,7 +123,7 @@ class DynamicSeat(BrokerSeat):
         return [self.say(wire.Begin(tx.id, terms.deadline_s, terms.age, terms.fence))]
 
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
-        tx.under_way.add(number)
+        self.transactions.start(tx, number, op)
         self.transactions.listen(number, op, callback)
         step = wire.Step(self.session.name, op.kind, op.filter, op.point, op.payload, number)
         return [Utter(tx, number, self.message(wire.Operate(tx.id, frame, number, step)))]
@@ -135,7 +135,7 @@ class DynamicSeat(BrokerSeat):
         return [self.say(wire.Finish(tx.id, frame, error))]
 
     def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
-        tx.under_way.discard(number)
+        self.transactions.over(tx, number)
         tx.said = [said for said in tx.said if said.number != number]
         return [Did(tx, number, error)]
 
@@ -148,7 +148,7 @@ class DynamicSeat(BrokerSeat):
                 tx = self._open(message.tx)
                 if message.number not in tx.under_way:
                     raise ProtocolError(f"{tx.name} has no operation {message.number} under way")
-                tx.under_way.remove(message.number)
+                self.transactions.over(tx, message.number)
                 return [Did(tx, message.number)]
             case wire.Tcm():
                 return self._tcm(message)

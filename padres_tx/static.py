@@ -31,8 +31,8 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from overlay.codec import FRAME_LIMIT
 from overlay.filters import Filter, Value
-from overlay.messages import Kind
 from overlay.notation import format_filter, format_publication
 from padres_tx.errors import BadTransaction
 from padres_tx.session import FilterLike, PointLike, as_filter, as_point, check_client_name
@@ -159,6 +159,7 @@ class Plan:
         self._ends: dict[Op, list[int]] = {}
         #: With what all that the coordinator has done so far is over.
         self._last: list[int] = []
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -171,8 +172,12 @@ class Plan:
         start, last = len(self._ops), self._last
         try:
             self._last = self._next(self._coordinator, op, None, last)
-            if len(self._ops) > STEP_LIMIT:
-                raise BadTransaction(f"more than {STEP_LIMIT} operations in one transaction")
+            size = self._bytes + sum(len(added.payload) for added in self._ops[start:])
+            if len(self._ops) > STEP_LIMIT or size > FRAME_LIMIT:
+                raise BadTransaction(
+                    f"more than {STEP_LIMIT} operations, or {FRAME_LIMIT} bytes of payloads: "
+                    "a static transaction has to fit in one frame"
+                )
             for at in range(start, len(self._ops)):
                 self._resolve(at)
             self._in_order(start)
@@ -182,6 +187,7 @@ class Plan:
             del self._ops[start:], self._clients[start:], self._before[start:]
             self._last = last
             raise
+        self._bytes = size
 
     def steps(self, number: Callable[[], int]) -> tuple[Step, ...]:
         """All operations in an order that respects the dependencies.
@@ -204,17 +210,6 @@ class Plan:
             )
             for at in order
         )
-
-    def words(self) -> list[tuple[Kind, Filter]]:
-        """The coordinator's own routing operations."""
-        return [
-            (op.kind, op.filter)
-            for op, client in zip(self._ops, self._clients, strict=True)
-            if client == self._coordinator
-            and op.filter is not None
-            and op.kind != "pub"
-            and op.kind != "tcm"
-        ]
 
     def _is_own_publication(self, at: int) -> bool:
         return self._clients[at] == self._coordinator and self._ops[at].kind in ("pub", "tcm")

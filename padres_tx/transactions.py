@@ -65,6 +65,9 @@ FENCE_AFTER = 3
 OPEN_LIMIT = 1024
 OPERATIONS_LIMIT = 1024
 
+#: Bytes of payloads that may be under way in all of them: what any process can hold.
+BYTES_LIMIT = 32 << 20
+
 #: Tcms that may wait for this client's handlers. A transaction that comes on top is told so and
 #: aborts: that is better than to hold up all that wait.
 FRAMES_LIMIT = 1024
@@ -181,8 +184,8 @@ class Tx:
         self.age = 0
         #: The frames that this client acts in. A dict, for its order.
         self.frames: dict[int, None] = {0: None} if coordinator else {}
-        #: The numbers of this client's operations that are not done yet.
-        self.under_way: set[int] = set()
+        #: This client's operations that are not done yet, with the sizes of their payloads.
+        self.under_way: dict[int, int] = {}
         self.said: list[Said] = []
         self.result: Result | None = None
         #: Whether the caller has asked for the end, and so learns how it came.
@@ -218,6 +221,7 @@ class Transactions:
         self._ended: deque[str] = deque()
         self._coordinated = 0
         self._called = 0
+        self._bytes_under_way = 0
         session.open_seat = self._open_seat
 
     # --- calls of a coordinator ---
@@ -288,6 +292,11 @@ class Transactions:
         if len(tx.under_way) >= OPERATIONS_LIMIT:
             raise TooManyRequests(
                 f"{tx.name} waits for {OPERATIONS_LIMIT} operations already; await some first"
+            )
+        if self._bytes_under_way + len(op.payload) > BYTES_LIMIT:
+            raise TooManyRequests(
+                f"{self.session.name} has {self._bytes_under_way} bytes under way in transactions; "
+                "await some operations first"
             )
         self._check_held(tx, op)
         number = self.session.number()
@@ -403,6 +412,15 @@ class Transactions:
             return self.finish(tx, frame, f"{FRAMES_LIMIT} tcms wait here already")
         return [Called(tx, frame, notification)]
 
+    def start(self, tx: Tx, number: int, op: Op) -> None:
+        """An operation is under way."""
+        tx.under_way[number] = len(op.payload)
+        self._bytes_under_way += len(op.payload)
+
+    def over(self, tx: Tx, number: int) -> None:
+        """An operation is done, or has failed."""
+        self._bytes_under_way -= tx.under_way.pop(number, 0)
+
     def end(
         self,
         tx: Tx,
@@ -415,7 +433,8 @@ class Transactions:
         if tx.state == "ended":
             return []
         tx.state = "ended"
-        tx.under_way.clear()
+        for number in list(tx.under_way):
+            self.over(tx, number)
         tx.result = Result(tx.name, tx.engine, _status(committed), code, reason)
         self._coordinated -= tx.coordinator
         self._called -= sum(1 for frame in tx.frames if frame)

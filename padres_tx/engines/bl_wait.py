@@ -89,7 +89,7 @@ class BlWait(Seat):
         assert isinstance(tx, WaitTx)
         queued = Queued(number, op, callback)
         if tx.pausing and not frame:
-            tx.under_way.add(number)
+            self.transactions.start(tx, number, op)
             tx.queue.append(queued)
             return []
         events = self._send(tx, queued)
@@ -155,11 +155,12 @@ class BlWait(Seat):
             assert op.point is not None
             mark = {TCM_MARK: f"{self.engine} {tx.name}"} if op.kind == "tcm" else {}
             pub = self.session.publish({**op.point, **mark}, op.payload)
-            tx.under_way.discard(number)
+            self.transactions.over(tx, number)
             return [Utter(tx, number, pub), Did(tx, number)]
         assert op.filter is not None
         operation = self.session.operate(op.kind, op.filter)
-        tx.under_way.add(number)
+        if number not in tx.under_way:
+            self.transactions.start(tx, number, op)
         self._asked[operation.req] = (tx, number, operation)
         if callback is not None:
             self.transactions.listeners.listen(operation, callback)
@@ -176,7 +177,7 @@ class BlWait(Seat):
             return self._failed(tx, number, error)
         if operation.kind == "usub":
             self.transactions.listeners.unsubscribed(operation)
-        tx.under_way.discard(number)
+        self.transactions.over(tx, number)
         return [Did(tx, number), *self._over(tx)]
 
     def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
@@ -188,7 +189,7 @@ class BlWait(Seat):
         return self._failed(tx, number, error)
 
     def _failed(self, tx: WaitTx, number: int, error: OverlayError) -> list[Event]:
-        tx.under_way.discard(number)
+        self.transactions.over(tx, number)
         tx.failure = tx.failure or error
         return [Did(tx, number, error), *self._over(tx)]
 

@@ -99,9 +99,9 @@ def test_operations_go_out_as_they_come_and_are_answered_one_by_one() -> None:
     ]
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     assert said(events)[0].step == wire.Step("E", "sub", X1, seq=second)
-    assert tx.under_way == {first, second}
+    assert list(tx.under_way) == [first, second]
     assert half.told(wire.Operated(tx.id, 0, first)) == [Did(tx, first)]
-    assert tx.under_way == {second}
+    assert list(tx.under_way) == [second]
 
 
 def test_the_commit_is_asked_for_once_and_ends_it() -> None:
@@ -225,6 +225,20 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         half.do(second, static.sub(X1))
     with pytest.raises(TooManyRequests, match="E:3 waits for 2 operations"):
         half.do(second, static.sub(X1))
+
+
+def test_bytes_under_way_are_limited_over_all_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "BYTES_LIMIT", 100)
+    half = Half()
+    half.plain("adv", P1)
+    one, other = half.begin(), half.begin()
+    number = half.do(one, static.pub(AT_X1, bytes(60)))
+    with pytest.raises(TooManyRequests, match="E has 60 bytes under way"):
+        half.do(other, static.pub(AT_X1, bytes(41)))
+    half.told(wire.Operated(one.id, 0, number))
+    half.do(other, static.pub(AT_X1, bytes(100)))
+    half.told(wire.Ended(other.id, False, "conflict", "lost"))
+    half.do(one, static.pub(AT_X1, bytes(100)))
 
 
 def test_only_some_ended_transactions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
