@@ -6,6 +6,7 @@ import click
 
 from bench.hop import hop
 from bench.match import match
+from bench.path import path
 
 
 @click.group()
@@ -15,3 +16,4 @@ def bench() -> None:
 
 bench.add_command(match)
 bench.add_command(hop)
+bench.add_command(path)

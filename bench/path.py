@@ -1,0 +1,266 @@
+"""`padres-tx bench path`: how many message delays a transaction takes, one after the other.
+
+The dispatching transaction (Figure 1b) runs in the simulator, on links that all take one unit of
+time, the clients' included; so the time from `beginTX` to the coordinator's result is the number of
+sequential delays, and nothing else. E, D and A1 sit as far apart as the topology allows.
+
+What cannot be less (`least_delays`): the coordinator may hear of a commit only after everybody
+whose consent it needs has been asked and has answered.
+
+- Static: the plan has to reach the furthest participant's edge broker and an answer has to come
+  back: 2 for E's own link, and twice the distance.
+- Dynamic: what D and A1 do is known to nobody but them. E's tcm has to reach D, D's has to reach
+  A1, and what A1 has done has to become known at E: the links of the three clients are crossed
+  six times, and the ways between their brokers once each, in a circle.
+
+With `--measure` the same transaction runs over real broker processes whose links, the clients'
+included, have an emulated delay; `measured_ratio` is the median latency, divided by the number of
+delays times that delay. What is above 1 is the machine's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any, Final
+
+import click
+import networkx as nx
+from rich.console import Console
+from rich.table import Table
+
+import padres_tx
+from overlay.broker import Broker
+from overlay.filters import Filter
+from overlay.messages import AnyMessage, EngineMessage, Join, Kind, Operation, Pub
+from overlay.simulator import DELAY_STEP_S, Simulator
+from padres_tx import engines, launcher
+from padres_tx.examples import dispatching
+from padres_tx.placement import spread
+from padres_tx.wire import (
+    Begin,
+    Commit,
+    Ended,
+    Finish,
+    Operate,
+    Step,
+    Submit,
+    Tcm,
+    engine_message,
+    from_client,
+    to_client,
+)
+from topologies import Topology, TopologyError, load
+
+#: The engines that have a protocol to count.
+ENGINES: Final = ("s-tx", "d-tx-ni", "d-tx")
+
+#: Of the delays that were counted, over real processes.
+MAX_MEASURED: Final = 1.2
+
+#: D-TX's delays over S-TX's.
+MAX_OVER_STATIC: Final = 3.0
+
+DELAY_MS: Final = 5.0
+TRANSACTIONS: Final = 20
+
+ALL = Filter({"class": "p1"})
+X1 = Filter({"class": "p1", "x": "x1"})
+FIRST: dict[str, Any] = {"class": "p1", "x": "x1", "n": 0}
+ASSIGN: dict[str, Any] = {"class": "assign", "to": "A1", "x": "x1"}
+EVENT: dict[str, Any] = {"class": "p1", "x": "x1", "n": 1}
+
+
+@dataclass
+class Row:
+    """What `--json` prints."""
+
+    engine: str
+    topology: str
+    delays: int
+    least_delays: int
+    messages: int
+    #: To the last delivery of the transaction's publication.
+    delivery_delays: int
+    measured_ratio: float | None = None
+
+
+class Dispatch:
+    """One dispatching transaction in the simulator, on links of unit delay."""
+
+    def __init__(self, topology: Topology, engine: str) -> None:
+        self.engine = engine
+        self.numbers = count(1)
+
+        self.ended_at = self.delivered_at = 0.0
+        self.sim = Simulator(
+            {broker.name: topology.neighbours(broker.name) for broker in topology.brokers},
+            lambda n: 0,
+            broker=lambda name, others: Broker(name, others, engines=engines.broker_factories()),
+        )
+        for client, at in zip(("E", "D", "A1"), spread(topology, 3), strict=True):
+            self.sim.connect(client, at, self._receiver(client))
+            self.sim.send(client, Join(next(self.numbers), client, ""))
+            self.sim.run()
+        held: tuple[tuple[str, Kind, Filter], ...] = (
+            ("E", "adv", ALL),
+            ("D", "adv", Filter({"class": "assign"})),
+            ("D", "sub", ALL),
+            ("A1", "sub", Filter({"class": "assign", "to": "A1"})),
+        )
+        for client, kind, filter in held:
+            number = next(self.numbers)
+            self.sim.send(client, Operation(number, kind, client, number, filter))
+            self.sim.run()
+
+    def run(self) -> tuple[int, int, int]:
+        """Delays to the result, delays to the last delivery, and messages until then."""
+        began, sent = self.sim.now, self.sim.steps
+        tx = ("E", next(self.numbers))
+        first, event = self._pub("tcm", "E", FIRST), self._pub("pub", "E", EVENT)
+        if engines.load(self.engine).client == "static":
+            self._say("E", Submit(tx, 60.0, self._plan(first, event)))
+        else:
+            self._say("E", Begin(tx, 60.0))
+            self._say("E", Operate(tx, 0, 0, first))
+            self._say("E", Operate(tx, 0, 1, event))
+            self._say("E", Commit(tx))
+        self.sim.run(until=began + 1.0)
+        assert self.ended_at and self.delivered_at, "the transaction was not committed"
+        delays = round((self.ended_at - began) / DELAY_STEP_S)
+        delivery = round((self.delivered_at - began) / DELAY_STEP_S)
+        return delays, delivery, self.sim.steps - sent
+
+    def _plan(self, first: Step, event: Step) -> tuple[Step, ...]:
+        """The five operations of Figure 1b in their order."""
+        assign = self._pub("tcm", "D", ASSIGN)
+        return (
+            Step("E", "tcm", None, first.point, b"", first.seq, receivers=("D",)),
+            Step("D", "tcm", None, assign.point, b"", assign.seq, after=(0,), receivers=("A1",)),
+            Step("A1", "sub", X1, after=(1,)),
+            Step("D", "usub", X1, after=(2,)),
+            Step("E", "pub", None, event.point, b"", event.seq, after=(3,)),
+        )
+
+    def _pub(self, kind: Any, client: str, point: dict[str, Any]) -> Step:
+        return Step(client, kind, point=point, seq=next(self.numbers))
+
+    def _say(self, client: str, message: Any) -> None:
+        self.sim.send(client, engine_message(self.engine, from_client.encode(message)))
+
+    def _receiver(self, client: str) -> Any:
+        def receive(message: AnyMessage, now: float) -> list[AnyMessage]:
+            if isinstance(message, Pub):
+                self.delivered_at = now
+            elif isinstance(message, EngineMessage):
+                told = to_client.decode(message.body)
+                if isinstance(told, Ended) and client == "E" and told.committed:
+                    self.ended_at = now
+                elif isinstance(told, Tcm):
+                    return self._react(client, told)
+            return []
+
+        return receive
+
+    def _react(self, client: str, told: Tcm) -> list[AnyMessage]:
+        steps = [self._pub("tcm", "D", ASSIGN), Step("D", "usub", X1)]
+        if client == "A1":
+            steps = [Step("A1", "sub", X1)]
+        said: list[Any] = [Operate(told.tx, told.frame, n, step) for n, step in enumerate(steps)]
+        said.append(Finish(told.tx, told.frame))
+        return [engine_message(self.engine, from_client.encode(message)) for message in said]
+
+
+def least_delays(topology: Topology, engine: str) -> int:
+    """The fewest delays that any protocol needs; argued in the module's docstring."""
+    hops = dict(nx.all_pairs_shortest_path_length(topology.graph()))
+    e, d, a1 = spread(topology, 3)
+    if engines.load(engine).client == "static":
+        return 2 + 2 * int(max(hops[e][d], hops[e][a1]))
+    return 6 + int(hops[e][d] + hops[d][a1] + hops[a1][e])
+
+
+def counted(topology: Topology, engine: str) -> Row:
+    """What the simulator counts."""
+    delays, delivery, messages = Dispatch(topology, engine).run()
+    least = least_delays(topology, engine)
+    return Row(engine, topology.name, delays, least, messages, delivery)
+
+
+def measured(topology: Topology, rows: list[Row], transactions: int, delay_ms: float) -> None:
+    """Fill in the ratios that real processes show."""
+    edges = [edge.model_copy(update={"delay_ms": delay_ms}) for edge in topology.edges]
+    slow = topology.model_copy(update={"edges": tuple(edges), "client_delay_ms": delay_ms})
+    with launcher.overlay(slow) as running:
+        for row in rows:
+            latency_ms = asyncio.run(_latency_ms(running, topology, row.engine, transactions))
+            row.measured_ratio = round(latency_ms / (row.delays * delay_ms), 3)
+
+
+async def _latency_ms(
+    running: launcher.Running, topology: Topology, engine: str, transactions: int
+) -> float:
+    async with AsyncExitStack() as stack:
+        e, d, a1 = [
+            await stack.enter_async_context(padres_tx.connect(running.address(broker), name=name))
+            for name, broker in zip(("E", "D", "A1"), spread(topology, 3), strict=True)
+        ]
+        await e.advertise(ALL)
+        await d.advertise({"class": "assign"})
+        await d.subscribe(ALL)
+        await a1.subscribe({"class": "assign", "to": "A1"})
+        d.on_tcm(ALL, dispatching.dispatch)
+        a1.on_tcm({"class": "assign"}, dispatching.take_over)
+        latencies = []
+        for number in range(transactions):
+            began = time.perf_counter()
+            async with e.transaction(engine) as tx:
+                dispatching.start(tx, f"x{number}")
+            latencies.append((time.perf_counter() - began) * 1000)
+        return statistics.median(latencies)
+
+
+@click.command(
+    epilog="\b\nExamples:\n  padres-tx bench path\n  padres-tx bench path --topology nine --measure"
+)
+@click.option("--topology", default="three", show_default=True, help="A name or a file.")
+@click.option("--measure/--no-measure", default=True, help="Over real processes, too.")
+@click.option("--transactions", default=TRANSACTIONS, show_default=True, type=click.IntRange(1))
+@click.option("--delay-ms", default=DELAY_MS, show_default=True, type=click.FloatRange(0.1, 1000))
+@click.option("--json", "as_json", is_flag=True, help="A list of objects, for programs.")
+def path(topology: str, measure: bool, transactions: int, delay_ms: float, as_json: bool) -> None:
+    """Count the message delays of the dispatching transaction, engine by engine."""
+    try:
+        tree = load(topology)
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from None
+    rows = [counted(tree, engine) for engine in ENGINES]
+    if measure:
+        measured(tree, rows, transactions, delay_ms)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    console = Console()
+    table = Table(title=f"message delays, one after the other: {tree.name}")
+    for column in (
+        "engine",
+        "delays",
+        "least",
+        "to the delivery",
+        "messages",
+        "measured / counted",
+    ):
+        table.add_column(column, justify="left" if column == "engine" else "right")
+    for row in rows:
+        ratio = "" if row.measured_ratio is None else f"{row.measured_ratio:.2f}"
+        cells = [row.delays, row.least_delays, row.delivery_delays, row.messages, ratio]
+        table.add_row(row.engine, *map(str, cells))
+    console.print(table)
+    by_engine = {row.engine: row.delays for row in rows}
+    over = by_engine["d-tx"] / by_engine["s-tx"]
+    console.print(f"D-TX / S-TX: {over:.1f}, goal at most {MAX_OVER_STATIC:g}", highlight=False)
