@@ -193,7 +193,7 @@ class Transacting(Peer):
         self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
     ) -> str:
         """Begin a transaction; answers its name, for the calls below. See `transaction`."""
-        return (await self.begin(engine, deadline_s=deadline_s, **options)).name
+        return (await self._begin(engine, deadline_s=deadline_s, **options)).name
 
     async def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
         """Commit it; answers how it has ended: `status` is "committed" or "aborted".
@@ -201,14 +201,14 @@ class Transacting(Peer):
         Raises UnknownTransaction, NotCoordinator, TransactionFinished, CallTimeout,
         ConnectionLost.
         """
-        return await self.commit_of(self._transactions.find(txID), wait)
+        return await self._commit_of(self._transactions.find(txID), wait)
 
     async def abortTX(self, txID: str, reason: str = "") -> Result:
         """Abort it; answers how it has ended, which can be a commit that was faster.
 
         Raises UnknownTransaction, TransactionFinished, CallTimeout, ConnectionLost.
         """
-        return await self.abort_of(self._transactions.find(txID), reason)
+        return await self._abort_of(self._transactions.find(txID), reason)
 
     def txTCM(
         self,
@@ -278,7 +278,7 @@ class Transacting(Peer):
 
     # --- for the handles (padres_tx.handles) ---
 
-    async def begin(self, engine: str, **terms: Any) -> Tx:
+    async def _begin(self, engine: str, **terms: Any) -> Tx:
         """Begin a transaction, when there is room for its messages."""
         await self._room()
         tx, events = self._transactions.begin(engine, **terms)
@@ -286,7 +286,7 @@ class Transacting(Peer):
         self._carry_out(events)
         return tx
 
-    def operate_in(self, acting: Acting, op: Op, callback: Callback | None) -> Doing:
+    def _operate_in(self, acting: Acting, op: Op, callback: Callback | None) -> Doing:
         self._check()
         tx = acting.tx
         number, events = self._transactions.operate(tx, acting.frame, op, callback)
@@ -300,10 +300,10 @@ class Transacting(Peer):
             raise error
         return Doing(future, op, acting if isinstance(acting, Part) else None)
 
-    async def commit_of(self, tx: Tx, wait: Wait) -> Result:
+    async def _commit_of(self, tx: Tx, wait: Wait) -> Result:
         check_wait(wait)
         self._check()
-        watch = self.watch(tx)
+        watch = self._watch(tx)
         self._carry_out(self._transactions.commit(tx))
         limit_s = tx.deadline_s + CALL_TIMEOUT_S
         result = await _within(limit_s, watch.decided, f"the outcome of {tx.name}")
@@ -312,17 +312,17 @@ class Transacting(Peer):
             await _within(CALL_TIMEOUT_S, watch.applied, what)
         return result
 
-    async def abort_of(self, tx: Tx, reason: str) -> Result:
-        watch = self.ask_abort(tx, reason)
+    async def _abort_of(self, tx: Tx, reason: str) -> Result:
+        watch = self._ask_abort(tx, reason)
         return await _within(CALL_TIMEOUT_S, watch.decided, f"the outcome of {tx.name}")
 
-    def ask_abort(self, tx: Tx, reason: str) -> Watch:
+    def _ask_abort(self, tx: Tx, reason: str) -> Watch:
         self._check()
-        watch = self.watch(tx)
+        watch = self._watch(tx)
         self._carry_out(self._transactions.abort(tx, reason))
         return watch
 
-    def watch(self, tx: Tx) -> Watch:
+    def _watch(self, tx: Tx) -> Watch:
         """What can be awaited of a transaction, also if it is over."""
         watch = self._watches.get(tx.name)
         if watch is None:
@@ -334,7 +334,7 @@ class Transacting(Peer):
                 watch.fail(partial(again, self._error))
         return watch
 
-    def take_turns(self) -> None:
+    def _take_turns(self) -> None:
         self._handlers.take_turns()
 
     # --- events ---

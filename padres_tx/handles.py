@@ -126,7 +126,7 @@ class Acting:
     @property
     def ended(self) -> Awaited[Result]:
         """The outcome, to be awaited. Raises ConnectionLost."""
-        return Awaited(self._client.watch(self.tx).decided)
+        return Awaited(self._client._watch(self.tx).decided)
 
     @property
     def drained(self) -> Awaited[None]:
@@ -134,7 +134,7 @@ class Acting:
 
         Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
         """
-        return Awaited(self._client.watch(self.tx).drained)
+        return Awaited(self._client._watch(self.tx).drained)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._client.name}: {self._tx or 'not begun'}>"
@@ -196,14 +196,14 @@ class Acting:
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
         TooManyRequests, FrameTooLarge, ConnectionLost.
         """
-        return self._client.operate_in(self, op, callback)
+        return self._client._operate_in(self, op, callback)
 
     async def abort(self, reason: str = "") -> Result:
         """Abort the transaction; answers how it has ended, which can be a commit that was faster.
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
-        return await self._client.abort_of(self.tx, reason)
+        return await self._client._abort_of(self.tx, reason)
 
 
 class Part(Acting):
@@ -221,7 +221,7 @@ class Part(Acting):
     async def wait(self, future: asyncio.Future[None]) -> None:
         """Wait for an operation, and let the same transaction call this client meanwhile."""
         self.waiting += 1
-        self._client.take_turns()
+        self._client._take_turns()
         try:
             await asyncio.shield(future)
         finally:
@@ -273,7 +273,7 @@ class Transaction(Acting):
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
-        return await self._client.commit_of(self.tx, wait or self._attempts.wait)
+        return await self._client._commit_of(self.tx, wait or self._attempts.wait)
 
     async def _leave(self, error: BaseException) -> None:
         if self.tx.told or self.tx.result is not None:
@@ -282,9 +282,9 @@ class Transaction(Acting):
         # What ended the block says more than what could not be said because of it.
         with contextlib.suppress(OverlayError):
             if isinstance(error, Exception):
-                await self._client.abort_of(self.tx, reason)
+                await self._client._abort_of(self.tx, reason)
             else:  # Who is cancelled or interrupted does not wait.
-                self._client.ask_abort(self.tx, reason)
+                self._client._ask_abort(self.tx, reason)
 
 
 class Attempts:
@@ -362,7 +362,7 @@ class Attempts:
 
     async def begin(self) -> Tx:
         """Begin the next attempt."""
-        return await self._client.begin(
+        return await self._client._begin(
             self._engine, age=self._age, fence=self._losses >= FENCE_AFTER, **self._terms
         )
 

@@ -175,8 +175,8 @@ async def test_a_coordinator_can_be_called_by_its_own_tcm() -> None:
         await e.subscribe(P1)
         e.on_tcm(None, lambda tx, notification: tx.usub(X1) and None)
         async with e.transaction(wait="applied") as tx:
-            await tx.tcm({**X1, "n": 0})
-            tx.pub({**X1, "n": 1})
+            tx.tcm({**X1, "n": 0})
+            tx.pub({**X1, "n": 1})  # And the commit is asked for before it is called.
         assert [n["n"] async for n in d.notifications(timeout_s=0)] == [1]
         assert [n["n"] async for n in e.notifications(timeout_s=0)] == []
         assert_at_rest(overlay)
