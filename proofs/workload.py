@@ -1,0 +1,422 @@
+"""Random runs of an overlay: what happens in one, drawn choice by choice, and what came of it.
+
+A run has a tree of brokers, clients with something to hold, and then everything at once: concurrent
+transactions on few filters, so that they conflict; plain operations and publications; a stream
+of numbered events that is handed from worker to worker; and faults. Its choices come from a tape
+in two parts. First all that is to happen, and when, is drawn (`Program`), then the delays of
+messages as they are sent. So a choice that is made smaller leaves those behind it as they are, and
+a failing tape shrinks well (`shrink`). For the same reason 0 is always the tamest choice.
+
+What has to hold afterwards is for `judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import networkx as nx
+
+from overlay.broker import EngineFactory
+from overlay.filters import Filter, Value
+from overlay.messages import Kind, client_hop
+from overlay.simulator import Choose, Tape
+from padres_tx.wire import Ended, Step, TxID
+from proofs.world import DEADLINE_S, World
+
+#: Engines whose transactions are decided by brokers; "mixed" runs them side by side.
+DECIDED = ("d-tx", "d-tx-ni", "s-tx")
+BL_WAIT = "bl-wait"
+MIXED = "mixed"
+ENGINES = (*DECIDED, BL_WAIT, MIXED)
+
+#: What may go wrong in a run: every message has its own delay; links fall silent for a while;
+#: clients end in the middle of whatever they do.
+FAULTS = ("delay", "link-cut", "client-crash")
+
+#: Transactions begin, and plain things are said, within so many milliseconds: as long as one
+#: transaction takes on some brokers with the delays of the simulator, so that all of them meet.
+WINDOW_MS = 96
+
+#: A transaction whose coordinator never asks for the commit is over after this time.
+FORSAKEN_S = 0.15
+
+#: A client that loses to others tries again so often, as the client library does; the last time it
+#: asks for precedence (D-TX only).
+ATTEMPTS = 3
+
+#: What BL-WAIT waits between two operations: some hops, and sometimes not enough.
+WAIT_MS = 10
+
+#: Outages: long enough for a whole transaction to pass by, and some short ones.
+OUTAGE_STEP_MS = 10
+OUTAGE_STEPS = 16
+
+CONTROL = Filter({"class": "ctl"})
+SPACE = Filter({"class": "p", "x": (0, 3)})
+STREAM = Filter({"class": "s"})
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How large runs are, which engine they try, and what may go wrong in them."""
+
+    engine: str
+    brokers: int = 5
+    clients: int = 6
+    transactions: int = 4
+    faults: tuple[str, ...] = ("delay",)
+
+    def tape(self, seed: int) -> Tape:
+        """A tape that begins with the largest sizes; what follows comes from the seed."""
+        sizes = (self.brokers - 1, self.clients - 1, self.transactions)
+        return Tape(seed=seed, choices=sizes)
+
+
+# --- what is to happen ---
+
+
+class Op(NamedTuple):
+    """An operation of a client: a filter for (un-)sub and (un-)adv, a point for a publication."""
+
+    client: str
+    kind: str
+    what: Any
+
+    def step(self, after: tuple[int, ...] = ()) -> Step:
+        if self.kind == "pub":
+            return Step(self.client, "pub", point=self.what, after=after)
+        return Step(self.client, self.kind, self.what, after=after)  # type: ignore[arg-type]
+
+
+class Transaction(NamedTuple):
+    """Operations of several clients, in their order, that one of them coordinates."""
+
+    at_ms: int
+    engine: str
+    coordinator: str
+    ops: Sequence[Op]
+    #: For the static engine: which operations come before each.
+    after: Sequence[tuple[int, ...]]
+    #: What becomes of it, if the brokers are willing: "commit"; "abort", after `patience_ms`;
+    #: "forsaken", its coordinator says no more; "refused", who is asked to act does not want to.
+    ending: str = "commit"
+    patience_ms: int = 0
+    attempts: int = 1
+
+
+class Handovers(NamedTuple):
+    """A stream of numbered events, whose two workers hand it to each other again and again."""
+
+    workers: tuple[str, str]
+    publishers: Sequence[str]
+    coordinator: str
+    engine: str
+    #: When the first handover begins, and how long after the end of one the next does.
+    pauses_ms: Sequence[int]
+    #: Who publishes when.
+    events: Sequence[tuple[int, str]]
+
+
+class Fault(NamedTuple):
+    at_ms: int
+    kind: str
+    #: The ends of a link, or a client.
+    where: tuple[str, ...]
+    outage_ms: int = 0
+
+
+class Program:
+    """All that is to happen in a run, drawn from a tape."""
+
+    def __init__(self, shape: Shape, choose: Choose) -> None:
+        self.choose = choose
+        self.tree: nx.Graph[str] = nx.Graph()
+        brokers = 1 + choose(shape.brokers)
+        clients = 1 + choose(shape.clients)
+        transactions = choose(shape.transactions + 1)
+        self.tree.add_node("B1")
+        for n in range(2, brokers + 1):
+            self.tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
+        self.edges = {f"C{n}": f"B{1 + choose(brokers)}" for n in range(clients)}
+        self.clients = list(self.edges)
+        self._numbers = 0
+        self.held = [(client, self._filter()) for client in self.clients for _ in range(choose(2))]
+        self._engines = DECIDED if shape.engine == MIXED else (shape.engine,)
+        self.transactions = [self._transaction() for _ in range(transactions)]
+        self.plain = [(self._moment(), self._op(self._client())) for _ in range(choose(8))]
+        self.handovers = self._handovers(choose(3)) if clients > 1 else None
+        self.faults = self._faults(shape.faults)
+
+    def _client(self) -> str:
+        return self.clients[self.choose(len(self.clients))]
+
+    def _moment(self) -> int:
+        return self.choose(WINDOW_MS)
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _filter(self) -> Filter:
+        low = self.choose(4)
+        return Filter({"class": "p", "x": (low, low + self.choose(4 - low))})
+
+    def _op(self, client: str) -> Op:
+        kind = ("sub", "pub", "usub", "sub", "pub", "usub", "adv", "uadv")[self.choose(8)]
+        if kind == "pub":
+            point: dict[str, Value] = {"class": "p", "x": self.choose(4), "n": self._number()}
+            return Op(client, "pub", point)
+        return Op(client, kind, self._filter())
+
+    def _transaction(self) -> Transaction:
+        at_ms = self._moment() // 2
+        engine = self._engines[self.choose(len(self._engines))]
+        coordinator = self._client()
+        ops = [self._op(self._client()) for _ in range(1 + self.choose(4))]
+        # One after the other, but for the static engine not always.
+        loose = engine == "s-tx" and self.choose(4) == 3
+        after = [
+            () if not at else (self.choose(at),) if loose else (at - 1,) for at in range(len(ops))
+        ]
+        ending = ("commit", "commit", "commit", "commit", "commit", "abort", "forsaken", "refused")[
+            self.choose(8)
+        ]
+        patience_ms = self._moment() if ending == "abort" else 0
+        attempts = 1 + self.choose(ATTEMPTS)
+        return Transaction(at_ms, engine, coordinator, ops, after, ending, patience_ms, attempts)
+
+    def _handovers(self, count: int) -> Handovers | None:
+        if not count:
+            return None
+        first = self.choose(len(self.clients))
+        second = (first + 1 + self.choose(len(self.clients) - 1)) % len(self.clients)
+        workers = (self.clients[first], self.clients[second])
+        publishers = [self._client() for _ in range(1 + self.choose(2))]
+        # Side by side with others, it is the isolated engine that has to keep its promise.
+        engine = "d-tx" if "d-tx" in self._engines else self._engines[0]
+        pauses_ms = [self.choose(WINDOW_MS // 4) for _ in range(count)]
+        events: list[tuple[int, str]] = []
+        at_ms = 0
+        for _ in range(count * (1 + self.choose(8))):
+            at_ms += self.choose(WINDOW_MS // 4)
+            events.append((at_ms, publishers[self.choose(len(publishers))]))
+        return Handovers(workers, publishers, self._client(), engine, pauses_ms, events)
+
+    def _faults(self, kinds: Sequence[str]) -> list[Fault]:
+        faults: list[Fault] = []
+        links = [
+            *sorted(self.tree.edges),
+            *((str(client_hop(client)), edge) for client, edge in self.edges.items()),
+        ]
+        if "link-cut" in kinds:
+            for _ in range(self.choose(4)):
+                where = links[self.choose(len(links))]
+                outage_ms = OUTAGE_STEP_MS * (1 + self.choose(OUTAGE_STEPS))
+                faults.append(Fault(self._moment(), "link-cut", where, outage_ms))
+        if "client-crash" in kinds:
+            for _ in range(self.choose(3)):
+                faults.append(Fault(self._moment(), "client-crash", (self._client(),)))
+        return faults
+
+
+# --- what happens ---
+
+
+class Attempt(NamedTuple):
+    """A transaction as it was sent once."""
+
+    tx: TxID
+    transaction: Transaction
+
+
+class Run:
+    """One random run. Make it, let it `go`, and have it judged."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        tape: Tape,
+        *,
+        factories: dict[str, EngineFactory] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.tape = tape
+        self.program = Program(shape, tape.choose)
+        self.world = World(self.program.tree, tape.choose, factories=factories)
+        self.attempts: list[Attempt] = []
+        #: What the clients of a transaction without a broker's half have asked for.
+        self.waited: list[list[tuple[str, int]]] = []
+        self.crashed: list[str] = []
+        #: The handovers that were tried, and how many events each publisher has sent.
+        self.handovers: list[TxID] = []
+        self.events: dict[str, int] = {}
+        self._asked: dict[int, Op] = {}
+        self._owner = 0
+
+    def go(self) -> None:
+        """Let everything happen, until the overlay is at rest."""
+        sim = self.world.sim
+        # How they came together is not what is tried: no choices.
+        sim.delay_steps, delay_steps = 1, sim.delay_steps
+        self._gather()
+        if "delay" in self.shape.faults:
+            sim.delay_steps = delay_steps
+        program = self.program
+        for transaction in program.transactions:
+            self._at(transaction.at_ms, self._begin, transaction)
+        for at_ms, op in program.plain:
+            self._at(at_ms, self._plain, op)
+        if program.handovers is not None:
+            self._at(program.handovers.pauses_ms[0], self._hand_over, program.handovers)
+            for at_ms, publisher in program.handovers.events:
+                self._at(at_ms, self._event, publisher)
+        for fault in program.faults:
+            self._at(fault.at_ms, self._fault, fault)
+        sim.run()
+
+    def _at(self, delay_ms: int, act: Callable[..., object], *arguments: Any) -> None:
+        self.world.sim.at(delay_ms / 1000, lambda: act(*arguments))
+
+    def _gather(self) -> None:
+        world, program = self.world, self.program
+        for client, edge in program.edges.items():
+            world.connect(client, edge)
+            world.reactions[client] = self._react
+        world.sim.run()
+        for client in program.clients:
+            world.hold(client, "adv", CONTROL)
+            world.hold(client, "sub", Filter({"class": "ctl", "to": client}))
+            world.hold(client, "adv", SPACE)
+        for client, filter in program.held:
+            world.hold(client, "sub", filter)
+        if program.handovers is not None:
+            for publisher in dict.fromkeys(program.handovers.publishers):
+                world.hold(publisher, "adv", STREAM)
+                self.events[publisher] = 0
+            world.hold(program.handovers.workers[0], "sub", STREAM)
+        world.sim.run()
+
+    # --- transactions ---
+
+    def _begin(self, transaction: Transaction, attempt: int = 1, age: int = 0) -> None:
+        if transaction.engine == BL_WAIT:
+            self._wait(transaction)
+            return
+        if not self.world.sim.connected(transaction.coordinator):
+            return
+        tx = self._send(transaction, attempt, age)
+        self.attempts.append(Attempt(tx, transaction))
+        if transaction.ending == "abort":
+            self._at(transaction.patience_ms, self._abort, transaction.engine, tx)
+
+        def again(ended: Ended) -> None:
+            if ended.code == "conflict" and attempt < transaction.attempts:
+                self._begin(transaction, attempt + 1, self.world.ages.get(tx, 0))
+
+        self.world.afterwards[tx] = again
+
+    def _send(self, transaction: Transaction, attempt: int = 1, age: int = 0) -> TxID:
+        world, coordinator = self.world, transaction.coordinator
+        deadline_s = FORSAKEN_S if transaction.ending == "forsaken" else DEADLINE_S
+        if transaction.engine == "s-tx":
+            return world.submit(coordinator, self._static(transaction), deadline_s=deadline_s)
+        return world.begin(
+            transaction.engine,
+            coordinator,
+            self._dynamic(transaction),
+            commit=transaction.ending != "forsaken",
+            deadline_s=deadline_s,
+            age=age,
+            fence=transaction.engine == "d-tx" and attempt == ATTEMPTS,
+        )
+
+    @staticmethod
+    def _static(transaction: Transaction) -> list[Step]:
+        return [
+            op.step(after) for op, after in zip(transaction.ops, transaction.after, strict=True)
+        ]
+
+    def _dynamic(self, transaction: Transaction) -> list[Step]:
+        """The coordinator's own operations, and a tcm for each of somebody else's."""
+        steps: list[Step] = []
+        coordinator, refused = transaction.coordinator, transaction.ending == "refused"
+        for op in transaction.ops:
+            if op.client == coordinator:
+                steps.append(op.step())
+                continue
+            number = len(self._asked)
+            self._asked[number] = op._replace(kind="refuse") if refused else op
+            point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": number}
+            steps.append(Step(coordinator, "tcm", point=point))
+        return steps
+
+    def _react(self, point: dict[str, Value]) -> list[Step] | str:
+        op = self._asked[int(point["n"])]
+        return "not now" if op.kind == "refuse" else [op.step()]
+
+    def _abort(self, engine: str, tx: TxID) -> None:
+        if self.world.sim.connected(tx[0]):
+            self.world.abort(engine, tx)
+
+    def _wait(self, transaction: Transaction) -> None:
+        """BL-WAIT: one plain operation after the other, with waits between them."""
+        asked: list[tuple[str, int]] = []
+        self.waited.append(asked)
+
+        def act(op: Op) -> None:
+            number = self._plain(op)
+            if op.kind != "pub" and number:
+                asked.append((op.client, number))
+
+        for at, op in enumerate(transaction.ops):
+            self._at(at * WAIT_MS, act, op)
+
+    # --- plain traffic ---
+
+    def _plain(self, op: Op) -> int:
+        """Let a client do something on its own; the number of its request, 0 if it is gone."""
+        if not self.world.sim.connected(op.client):
+            return 0
+        if op.kind == "pub":
+            return self.world.publish(op.client, op.what)
+        kind: Kind = op.kind  # type: ignore[assignment]
+        return self.world.plain(op.client, kind, op.what)
+
+    def _event(self, publisher: str) -> None:
+        if self.world.sim.connected(publisher):
+            self.events[publisher] += 1
+            self.world.publish(publisher, {"class": "s", "n": self.events[publisher]})
+
+    # --- the stream ---
+
+    def _hand_over(self, handovers: Handovers) -> None:
+        if not self.world.sim.connected(handovers.coordinator):
+            return
+        old, new = handovers.workers[self._owner], handovers.workers[self._owner ^ 1]
+        ops = [Op(new, "sub", STREAM), Op(old, "usub", STREAM)]
+        transaction = Transaction(0, handovers.engine, handovers.coordinator, ops, [(), (0,)])
+        if handovers.engine == BL_WAIT:
+            self._wait(transaction)
+            return
+        tx = self._send(transaction)
+        self.attempts.append(Attempt(tx, transaction))
+        self.handovers.append(tx)
+
+        def again(ended: Ended) -> None:
+            self._owner ^= ended.committed
+            if len(self.handovers) < len(handovers.pauses_ms):
+                self._at(handovers.pauses_ms[len(self.handovers)], self._hand_over, handovers)
+
+        self.world.afterwards[tx] = again
+
+    # --- faults ---
+
+    def _fault(self, fault: Fault) -> None:
+        sim = self.world.sim
+        if fault.kind == "link-cut":
+            one, other = fault.where
+            sim.cut(one, other, fault.outage_ms / 1000)
+        elif sim.connected(fault.where[0]):
+            self.crashed.append(fault.where[0])
+            sim.crash(fault.where[0])
