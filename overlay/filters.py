@@ -22,7 +22,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, Literal
 
@@ -106,6 +105,30 @@ def check_point(attributes: object) -> dict[str, Value]:
     return point
 
 
+def is_evidently_right(point: dict[str, Value]) -> bool:
+    """Whether `check_point` would find nothing wrong; a quick yes, while a no may be mistaken.
+
+    For points that come by the hundred thousand, which are dicts already.
+    """
+    if not (0 < len(point) <= MAX_ATTRIBUTES and _right_names.issuperset(point)):
+        return False
+    values: Iterable[Any] = point.values()
+    for value in values:
+        kind = value.__class__
+        if kind is str:
+            if len(value) > MAX_STRING_LENGTH or not value.isascii():
+                return False
+        elif kind is float:
+            if not math.isfinite(value):
+                return False
+        elif kind is int:
+            if not INT_MIN <= value <= INT_MAX:
+                return False
+        elif kind is not bool:
+            return False
+    return True
+
+
 def check_name(name: object) -> str:
     """The attribute name, if it is one.
 
@@ -114,6 +137,8 @@ def check_name(name: object) -> str:
 
     Raises FilterError.
     """
+    if type(name) is str and name in _right_names:
+        return name
     if not isinstance(name, str):
         raise FilterError(None, f"{type(name).__name__} is no attribute name: a string is")
     if len(name) > MAX_NAME_LENGTH:
@@ -123,10 +148,18 @@ def check_name(name: object) -> str:
         )
     if (reason := _fault_of_name(name)) is not None:
         raise FilterError(name, reason)
-    return name if type(name) is str else str.__str__(name)
+    checked = name if type(name) is str else str.__str__(name)
+    if len(_right_names) >= _RIGHT_NAMES_LIMIT:
+        _right_names.clear()
+    _right_names.add(checked)
+    return checked
 
 
-@lru_cache(maxsize=1024)  # The same few names come with every publication.
+#: Names that have passed, because the same few come with every publication; some 100 KB at most.
+_right_names: Final[set[str]] = set()
+_RIGHT_NAMES_LIMIT: Final = 1024
+
+
 def _fault_of_name(name: str) -> str | None:
     if not name:
         return "a name must not be empty"

@@ -42,9 +42,9 @@ T = TypeVar("T")
 
 # --- records --------------------------------------------------------------------------------
 
-#: One predicate, taken apart so that testing it calls nothing: the attribute, the types that compare
-#: with the ends, the ends, and those of them that are exclusive. Without types the value has to be
-#: the first end, a string; nothing else is equal to a string, so that need not be looked at.
+#: One predicate, taken apart so that testing it calls nothing: the attribute, the types that
+#: compare with the ends, the ends, and those of them that are exclusive. Without types the value
+#: has to be the first end, a string: nothing of another type is equal to one.
 _Test: TypeAlias = tuple[str, frozenset[type] | None, Any, Any, tuple[Any, ...]]
 
 _TYPES_OF: Final = {

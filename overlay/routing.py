@@ -105,7 +105,7 @@ class Routing:
     ) -> bool:
         """Whether the point lies in the space that the client advertised."""
         space = self.srt.get(source)
-        return space is not None and bool(space.matching(point, view))
+        return space is not None and space.holds(point, view)
 
     # --- at every broker ---
 

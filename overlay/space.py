@@ -48,6 +48,8 @@ class Space:
     def __init__(self) -> None:
         self._yes: Index[Entry] = Index()
         self._no: Index[Entry] = Index()
+        #: How many entries say no; mostly none, and then nobody has to ask for them.
+        self._holes = 0
         #: By client and number. Mostly one entry each; but two transactions that know nothing of
         #: each other may both bring one operation here, and at most one of them will be committed.
         self._of: dict[str, dict[int, list[Entry]]] = {}
@@ -56,6 +58,7 @@ class Space:
         copies = self._of.setdefault(entry.client, {}).setdefault(entry.seq, [])
         assert all(copy.added_by != entry.added_by for copy in copies), entry
         copies.append(entry)
+        self._holes += not entry.positive
         self._index(entry).insert(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -65,6 +68,7 @@ class Space:
             del held[entry.seq]
             if not held:
                 del self._of[entry.client]
+        self._holes -= not entry.positive
         self._index(entry).remove(entry)
 
     def __contains__(self, entry: Entry) -> bool:
@@ -130,9 +134,13 @@ class Space:
 
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> Iterable[Hop]:
         """The hops of the clients that want the point, each once."""
-        if not len(self._no):
+        if not self._holes:
             return self._yes.hops(point, view)
         return dict.fromkeys(entry.hop for entry in self.matching(point, view))
+
+    def holds(self, point: Mapping[str, Value], view: View | None = None) -> bool:
+        """Whether some client wants the point."""
+        return bool(self.hops(point, view))
 
     def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[Entry]:
         """The yes entries that contain the point and that no later no of their client does."""
@@ -155,7 +163,7 @@ class Space:
         candidates = self._yes.overlapping(filter, view)
         if client is not None:
             candidates = [entry for entry in candidates if entry.client == client]
-        if not candidates or not len(self._no):
+        if not candidates or not self._holes:
             return bool(candidates)
         holes: dict[str, list[Entry]] = {}
         for hole in self._no.overlapping(filter, view):
