@@ -1,0 +1,429 @@
+"""The verdict on a state in which nothing moves any more: is everything as it was promised?
+
+Everything is judged by what can be seen in the end: what each client was told and got, what each
+broker's tables hold, and in which order each broker handled a transaction's operations. What it
+should have come to is worked out with the naive oracle: the tables from what was committed; the
+deliveries by looking for a serial order of all that took effect (transactions, plain operations and
+plain publications, each as one step) that leads to just these deliveries and tables.
+
+The checkers of `checkers` work on the records of any run, near linearly; this one tries all
+orders, and knows the script.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from overlay.messages import Hop
+from overlay.notation import format_filter, format_publication, parse_filter
+from padres_tx.wire import Step
+from proofs.actors import Act, Dynamic, Plain, Publish, Static
+from proofs.network import Network, State
+from proofs.nodes import BrokerNode, ClientNode, Event, Word
+from proofs.oracle import Line, Oracle, holds
+from proofs.scenario import Scenario
+from proofs.snapshot import thaw
+
+#: How often each client got each publication; a publication as its client and its text.
+Deliveries: TypeAlias = "Counter[tuple[str, str]]"
+
+#: Tables by broker.
+Final: TypeAlias = "Mapping[Hop, tuple[list[Row], list[Row]]]"
+
+#: A line of a table, without the client's number: those of aborted operations leave gaps.
+Row: TypeAlias = tuple[str, str, str, str]
+
+
+class Finding(NamedTuple):
+    """What is wrong: its kind (as in `checkers`, or "fault"), with whom, and how."""
+
+    kind: str
+    who: str
+    text: str
+
+
+class Unit(NamedTuple):
+    """Something that a client has begun, and that takes effect as one."""
+
+    client: str
+    #: A number that names it among the client's.
+    number: int
+    act: Act
+    #: Where it stands in its client's script.
+    at: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.client}:{self.number}"
+
+    @property
+    def is_transaction(self) -> bool:
+        return isinstance(self.act, Dynamic | Static)
+
+    def __str__(self) -> str:
+        match self.act:
+            case Publish(point):
+                return f"{self.client}'s pub({format_publication(point)})"
+            case Plain(kind, filter):
+                return f"{self.client}'s {kind}({format_filter(filter)})"
+        return self.name
+
+
+class Tables(NamedTuple):
+    """What a broker's tables hold, and what has not come to rest there."""
+
+    srt: list[Row]
+    prt: list[Row]
+    unrest: str
+
+
+class Judge:
+    """Judges the states of one scenario in which nothing moves."""
+
+    def __init__(self, scenario: Scenario, network: Network) -> None:
+        self._scenario = scenario
+        self._network = network
+        self._tables: dict[tuple[str, int], Tables] = {}
+        self._before = Oracle(scenario.tree)
+        for client, home in scenario.homes.items():
+            self._before.join(client, home)
+        for client, kind, filter in scenario.held:
+            assert self._before.say(client, kind, filter), f"{client} cannot {kind} {filter}"
+
+    def findings(self, state: State) -> list[Finding]:
+        """All that is wrong. What makes the rest meaningless comes alone."""
+        end = End(self._network, state, self._scenario)
+        serious = end.faults() or [*end.split(), *self._unrest(end)]
+        if serious:
+            return serious
+        found = [*end.duplicates(), *self._misrouted(end), *self._misordered(end)]
+        if not found and not end.gone:
+            found += self._unexplained(end)
+        return found
+
+    # --- rest, and the tables ---
+
+    def _unrest(self, end: End) -> Iterator[Finding]:
+        for unit in end.units:
+            if unit.client in end.gone:
+                continue
+            log = end.actors[unit.client].log
+            if unit.is_transaction and unit.client not in end.outcomes.get(unit.name, {}):
+                yield Finding("undecided", unit.name, f"{unit.client} is never told how it ended")
+            if isinstance(unit.act, Plain) and ("done", str(unit.number)) not in {
+                (heard.kind, heard.what) for heard in log
+            }:
+                yield Finding("undecided", unit.name, f"{unit} is never answered")
+        for node, local in end.brokers:
+            unrest = self._tables_of(node, local).unrest
+            if unrest:
+                yield Finding("undecided", node.hop, f"{node.hop} does not come to rest: {unrest}")
+
+    def _misrouted(self, end: End) -> Iterator[Finding]:
+        """The tables are what the oracle makes of all that was committed."""
+        oracle = Oracle(self._scenario.tree)
+        for client, home in self._scenario.homes.items():
+            if client not in end.gone:
+                oracle.join(client, home)
+        words = sorted(word for node, local in end.brokers for word in node.facts(local).words)
+        for word in words:
+            if word.client not in end.gone and end.counts(word):
+                oracle.say(word.client, word.kind, parse_filter(word.filter))
+        aborted = {(word.client, word.filter) for word in words if not end.counts(word)}
+        for node, local in end.brokers:
+            tables = self._tables_of(node, local)
+            for name, table, right in (
+                ("SRT", tables.srt, _rows(oracle.srt(node.hop))),
+                ("PRT", tables.prt, _rows(oracle.prt(node.hop))),
+            ):
+                extra = sorted((Counter(table) - Counter(right)).elements())
+                missing = sorted((Counter(right) - Counter(table)).elements())
+                if extra or missing:
+                    ghost = any((client, filter) in aborted for client, _, filter, _ in extra)
+                    lines = [f"{_line(row)} is missing" for row in missing]
+                    lines += [f"{_line(row)} should not be there" for row in extra]
+                    text = f"{name} of {node.hop}: {'; '.join(lines)}"
+                    yield Finding("ghost" if ghost else "divergence", node.hop, text)
+
+    def _tables_of(self, node: BrokerNode, local: int) -> Tables:
+        found = self._tables.get((node.hop, local))
+        if found is None:
+            broker = thaw(node.core(local).image)
+            unrest: list[str] = []
+            if not broker.at_rest:
+                unrest.append("requests or operations wait")
+            if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:
+                unrest.append("versions are left")
+            for name, engine in broker.engines.items():
+                if left := getattr(engine, "txs", None):
+                    unrest.append(f"{name} has {', '.join(f'{c}:{n}' for c, n in sorted(left))}")
+            data = broker.routing.as_data(broker.versions.view())
+            srt, prt = (
+                sorted((row["client"], row["kind"], row["filter"], row["hop"]) for row in rows)
+                for rows in (data["srt"], data["prt"])
+            )
+            found = self._tables[node.hop, local] = Tables(srt, prt, "; ".join(unrest))
+        return found
+
+    # --- the order inside a transaction ---
+
+    def _misordered(self, end: End) -> Iterator[Finding]:
+        """No broker has handled an operation before one that comes before it."""
+        programs = {unit.name: self._program(unit) for unit in end.units if unit.is_transaction}
+        for node, local in end.brokers:
+            seen: dict[str, list[str]] = {}
+            for event in node.facts(local).events:
+                program = programs.get(event.tx, {})
+                op = _op(event)
+                so_far = seen.setdefault(event.tx, [])
+                if event.kind not in ("apply", "match") or op not in program or op in so_far:
+                    continue
+                for early in so_far:
+                    if op in program[early]:
+                        yield Finding("order", event.tx, f"{node.hop} handled {early} before {op}")
+                so_far.append(op)
+
+    def _program(self, unit: Unit) -> dict[str, set[str]]:
+        """The operations of a transaction, each with those that come before it."""
+        if isinstance(unit.act, Static):
+            steps = list(unit.act.steps)
+            before: list[set[int]] = []
+            for step in steps:
+                before.append(set(step.after).union(*(before[at] for at in step.after)))
+        else:
+            assert isinstance(unit.act, Dynamic)
+            steps = list(self._all_steps(_copy(self._before), unit.act.steps))
+            before = [set(range(at)) for at in range(len(steps))]
+        names = [_op_of(step) for step in steps]
+        return {name: {names[b] for b in before[at]} for at, name in enumerate(names)}
+
+    def _all_steps(self, oracle: Oracle, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps with those that their tcms trigger, one after the other."""
+        for step in steps:
+            yield step
+            if step.filter is not None:
+                oracle.say(step.client, step.kind, step.filter)
+            elif step.kind == "tcm":
+                assert step.point is not None
+                for receiver in oracle.receivers(step.point):
+                    reaction = self._scenario.role(receiver).reaction(step.point)
+                    yield from self._all_steps(oracle, reaction.steps)
+
+    # --- some serial order ---
+
+    def _unexplained(self, end: End) -> Iterator[Finding]:
+        """Some serial order of all that took effect leads to what was delivered."""
+        units = [unit for unit in end.units if end.took_effect(unit)]
+        isolated = all(
+            unit.act.engine == "d-tx" for unit in units if isinstance(unit.act, Dynamic | Static)
+        )
+        if not isolated:
+            # Others promise nothing to those who look on, nor to two on the same part.
+            units = [unit for unit in units if not isinstance(unit.act, Publish)]
+            if len(units) > 1:
+                return
+        theirs = {text for unit in units for text in self._published(unit)}
+        got = Counter({key: n for key, n in end.got.items() if isolated or key[1] in theirs})
+        final = {node.hop: self._tables_of(node, local)[:2] for node, local in end.brokers}
+        if self._explains(units, got, final):
+            return
+        listed = "; ".join(f"{client} got {what}" for client, what in sorted(got))
+        text = f"leads to this: {listed or 'nobody got anything'}"
+        names = ", ".join(map(str, units))
+        plain = [unit for unit in units if isinstance(unit.act, Publish)]
+        stream = {text for unit in plain for text in self._published(unit)}
+        others = [unit for unit in units if unit not in plain]
+        rest = Counter({key: n for key, n in got.items() if key[1] not in stream})
+        if len(units) == 1:
+            yield Finding("order", names, f"{names} alone does not {text}")
+        elif plain and self._explains(others, rest, final):
+            yield Finding("handover", names, f"no serial order of {names} {text}")
+        else:
+            yield Finding("cycle", names, f"no serial order of {names} {text}")
+
+    def _published(self, unit: Unit) -> list[str]:
+        """The publications of a unit, as clients log them."""
+        match unit.act:
+            case Publish(point):
+                return [f"{unit.client} {format_publication(point)}"]
+            case Dynamic(_, steps):
+                steps = tuple(self._all_steps(_copy(self._before), steps))
+            case Static(_, steps):
+                pass
+            case _:
+                return []
+        return [
+            f"{step.client} {format_publication(step.point or {})}"
+            for step in steps
+            if step.kind == "pub"
+        ]
+
+    def _explains(self, units: list[Unit], got: Deliveries, final: Final) -> bool:
+        return self._serial(self._before, units, got, final)
+
+    def _serial(self, oracle: Oracle, units: list[Unit], left: Deliveries, final: Final) -> bool:
+        """Whether the units can be done one after the other, with just these deliveries."""
+        if not units:
+            return not +left and all(
+                (_rows(oracle.srt(hop)), _rows(oracle.prt(hop))) == tables
+                for hop, tables in final.items()
+            )
+        for unit in units:
+            if any(self._follows(unit, other) for other in units):
+                continue
+            trial = _copy(oracle)
+            delivered = self._play(trial, unit)
+            if delivered is None or delivered - left:
+                continue
+            others = [other for other in units if other is not unit]
+            if self._serial(trial, others, left - delivered, final):
+                return True
+        return False
+
+    def _follows(self, unit: Unit, other: Unit) -> bool:
+        """Whether one comes after the other by their client's own order."""
+        if unit.client != other.client or other.at >= unit.at:
+            return False
+        opening = len(self._scenario.role(unit.client).opening)
+        both_plain = not (unit.is_transaction or other.is_transaction)
+        return both_plain or unit.at >= opening > other.at
+
+    def _play(self, oracle: Oracle, unit: Unit) -> Deliveries | None:
+        """Do all of a unit at once; who gets what by it, or None if it cannot be done."""
+        match unit.act:
+            case Publish(point):
+                return self._do(oracle, [Step(unit.client, "pub", point=point)])
+            case Plain(kind, filter):
+                return self._do(oracle, [Step(unit.client, kind, filter)])
+            case Dynamic(_, steps):
+                return self._do(oracle, steps)
+            case Static(_, steps):
+                return self._do(oracle, [step for step in steps if step.kind != "tcm"])
+
+    def _do(self, oracle: Oracle, steps: Iterable[Step]) -> Deliveries | None:
+        delivered: Deliveries = Counter()
+        for step in steps:
+            if step.filter is not None:
+                if not oracle.say(step.client, step.kind, step.filter):
+                    return None
+                continue
+            assert step.point is not None
+            if not holds(oracle.advertised[step.client], step.point):
+                return None
+            receivers = oracle.receivers(step.point)
+            if step.kind == "pub":
+                text = f"{step.client} {format_publication(step.point)}"
+                delivered.update((receiver, text) for receiver in receivers)
+                continue
+            if not receivers:
+                return None
+            for receiver in receivers:
+                reaction = self._scenario.role(receiver).reaction(step.point)
+                inner = None if reaction.error else self._do(oracle, reaction.steps)
+                if inner is None:
+                    return None
+                delivered += inner
+        return delivered
+
+
+class End:
+    """A state in which nothing moves, as clients and brokers have it."""
+
+    def __init__(self, network: Network, state: State, scenario: Scenario) -> None:
+        self._nodes = list(zip(network.nodes, state, strict=False))
+        self.brokers = [(n, local) for n, local in self._nodes if isinstance(n, BrokerNode)]
+        clients = [(n, local) for n, local in self._nodes if isinstance(n, ClientNode)]
+        self.actors = {n.hop[1:]: n.actor(local) for n, local in clients}
+        self.gone = [n.hop[1:] for n, local in clients if not n.is_here(local)]
+        #: All that clients have begun.
+        self.units = [
+            Unit(actor.name, number, scenario.role(actor.name).acts[at], at)
+            for actor in self.actors.values()
+            for number, at in actor.begun
+        ]
+
+    @cached_property
+    def outcomes(self) -> dict[str, dict[str, str]]:
+        """By transaction: what each client was told, and what each broker has decided."""
+        found: dict[str, dict[str, str]] = {}
+        for actor in self.actors.values():
+            for heard in actor.log:
+                if heard.kind == "ended":
+                    found.setdefault(heard.what, {})[actor.name] = heard.outcome
+        for node, local in self.brokers:
+            for event in node.facts(local).events:
+                if event.kind == "decide":
+                    found.setdefault(event.tx, {})[node.hop] = event.outcome
+        return found
+
+    @cached_property
+    def got(self) -> Deliveries:
+        return Counter(
+            (actor.name, heard.what)
+            for actor in self.actors.values()
+            for heard in actor.log
+            if heard.kind == "got"
+        )
+
+    def is_committed(self, tx: str) -> bool:
+        return "committed" in self.outcomes.get(tx, {}).values()
+
+    def counts(self, word: Word) -> bool:
+        return not word.tx or self.is_committed(word.tx)
+
+    def took_effect(self, unit: Unit) -> bool:
+        log = self.actors[unit.client].log
+        answers = [heard for heard in log if heard.what == str(unit.number)]
+        match unit.act:
+            case Plain():
+                return any(heard.kind == "done" and not heard.outcome for heard in answers)
+            case Publish():
+                return not any(heard.kind == "refused" for heard in answers)
+        return self.is_committed(unit.name)
+
+    def faults(self) -> list[Finding]:
+        raised = ((node.hop, node.fault(local)) for node, local in self._nodes)
+        return [Finding("fault", hop, f"{hop}: {fault}") for hop, fault in raised if fault]
+
+    def split(self) -> Iterator[Finding]:
+        for tx, each in sorted(self.outcomes.items()):
+            if len(set(each.values())) > 1:
+                told = ", ".join(f"{who}: {outcome}" for who, outcome in sorted(each.items()))
+                yield Finding("split", tx, told)
+
+    def duplicates(self) -> Iterator[Finding]:
+        for (client, what), times in self.got.items():
+            if times > 1:
+                yield Finding("duplicate", client, f"{client} got {what} {times} times")
+
+
+def _op(event: Event) -> str:
+    return f"{event.client}'s {event.op_kind}({event.filter})"
+
+
+def _op_of(step: Step) -> str:
+    if step.filter is not None:
+        return f"{step.client}'s {step.kind}({format_filter(step.filter)})"
+    return f"{step.client}'s {step.kind}({format_publication(step.point or {})})"
+
+
+def _rows(lines: Iterable[Line]) -> list[Row]:
+    return sorted((line.client, line.kind, line.filter, line.hop) for line in lines)
+
+
+def _line(row: Row) -> str:
+    client, kind, filter, hop = row
+    return f"{client}'s {kind}({filter}) from {hop}"
+
+
+def _copy(oracle: Oracle) -> Oracle:
+    return Oracle(
+        oracle.tree,
+        oracle.edges,
+        {client: list(said) for client, said in oracle.advertised.items()},
+        {client: list(said) for client, said in oracle.subscribed.items()},
+        Counter(oracle.numbers),
+    )
