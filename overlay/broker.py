@@ -52,11 +52,12 @@ from overlay.messages import (
     client_hop,
     is_client,
 )
-from overlay.notation import format_filter, format_publication
+from overlay.notation import format_publication
+from overlay.recording import Recorder, moved
 from overlay.routing import Home, Outcome, Routing, Scope
 from overlay.space import Entry
 from overlay.tasks import Tasks
-from overlay.trace import Record, TraceKind
+from overlay.trace import TraceKind
 from overlay.versions import Versions
 
 #: What a client may be called; a name stands in tables, traces and error messages.
@@ -142,7 +143,7 @@ class Task:
         self.error: tuple[str, str] = ("", "")
 
 
-class Broker:
+class Broker(Recorder):
     """One broker of the tree.
 
     Call `receive` with every message in the order of its link and carry the effects out in order.
@@ -158,11 +159,9 @@ class Broker:
         engines: Mapping[str, EngineFactory] | None = None,
         trace: bool = False,
     ) -> None:
-        self.name = name
+        super().__init__(name, Versions())
         self.routing = Routing(name, neighbours)
-        self.versions = Versions()
         self.trace = trace
-        self._records = 0
         self._tasks: Tasks[Task] = Tasks()
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
@@ -240,7 +239,7 @@ class Broker:
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
-            left = self._forget(source, Leave(client, self.routing.crt[client].edge))
+            left = self._forget(source, Leave(client, self.routing.crt[client].edge), now)
             # What would be taken back from it, its new life has never had.
             effects += [e for e in left if not (isinstance(e, Send) and e.hops == (source,))]
         for client, home in sorted(self.routing.crt.items()):
@@ -271,7 +270,7 @@ class Broker:
         if self.trace:
             if from_client:
                 effects.append(self.record("publish", now, pub, source))
-            effects.append(self.record("match", now, pub, source, hops))
+            effects.append(self.record("match", now, pub, source, hops, view=view))
             clients = tuple(hop for hop in hops if is_client(hop))
             if clients:
                 effects.append(self.record("deliver", now, pub, source, clients))
@@ -347,10 +346,22 @@ class Broker:
         return self._carry_out(source, operation, now, admitted=True)
 
     def start(
-        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
+        self,
+        engine: str,
+        source: Hop,
+        operation: Operation,
+        context: Any,
+        now: float,
+        *,
+        tx: str = "",
+        after: tuple[str, ...] = (),
     ) -> list[Effect]:
-        """Carry out an admitted operation at once; `Engine.completed` is called in the end."""
-        return self._apply(Task(source, 0, engine, context), operation, now)
+        """Carry out an admitted operation at once; `Engine.completed` is called in the end.
+
+        `tx` and `after` are for the record: whose it is, and what it comes after.
+        """
+        task = Task(source, 0, engine, context)
+        return self._apply(task, operation, now, tx=tx, after=after)
 
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
@@ -397,7 +408,7 @@ class Broker:
         self, source: Hop, message: Operation | Leave, now: float, *, admitted: bool = False
     ) -> list[Effect]:
         if isinstance(message, Leave):
-            return self._forget(source, message)
+            return self._forget(source, message, now)
         operation = message
         if is_client(source) and not admitted:
             try:
@@ -408,16 +419,28 @@ class Broker:
         return self._apply(Task(source, operation.req), operation, now, kind)
 
     def _apply(
-        self, task: Task, operation: Operation, now: float, kind: TraceKind = "apply"
+        self,
+        task: Task,
+        operation: Operation,
+        now: float,
+        kind: TraceKind = "apply",
+        *,
+        tx: str = "",
+        after: tuple[str, ...] = (),
     ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part."""
-        outcome = self.routing.apply(task.origin, operation, Scope(self.versions.view()))
+        view = self.versions.view()
+        outcome = self.routing.apply(task.origin, operation, Scope(view))
         for engine in self.engines.values():
             engine.passed(task.origin, operation, outcome)
         effects: list[Effect] = []
         if self.trace:
-            dests = tuple(hop for hop, _ in outcome.forward)
-            effects.append(self.record(kind, now, operation, task.origin, dests))
+            whose = task.engine if tx else ""
+            effects.append(
+                self.record_change(
+                    kind, now, task.origin, operation, outcome, view, tx, whose, after
+                )
+            )
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
         effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
         return effects + self._finished(task, now)
@@ -476,6 +499,8 @@ class Broker:
                 effects += self._refuse_join(home.hop, loser.req, client)
                 loser.req = 0
         self.routing.crt[client] = Home(edge, source)
+        if self.trace:
+            effects.append(self.record("begin", now, None, source, client=client, outcome=edge))
         task = Task(source, join.req)
         if is_client(source):
             self._joining[source] = task
@@ -496,12 +521,19 @@ class Broker:
             return []  # The loser of two crossing joins; the winner's took its place.
         return self._plain(source, leave, now)
 
-    def _forget(self, source: Hop, leave: Leave) -> list[Effect]:
+    def _forget(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
         for engine in self.engines.values():
             engine.passed(source, leave, None)
         triggered = self.routing.forget(ClientName(leave.client), self.versions.view())
         others = tuple(hop for hop in self.routing.neighbours if hop != source)
-        effects: list[Effect] = [Send(others, leave)] if others else []
+        effects: list[Effect] = []
+        if self.trace:
+            change = " ".join(moved(triggered))
+            effects.append(
+                self.record("end", now, None, source, others, client=leave.client, outcome=change)
+            )
+        if others:
+            effects.append(Send(others, leave))
         return effects + [Send((hop,), sent) for hop, sent in triggered]
 
     # --- requests and their answers ---
@@ -550,47 +582,6 @@ class Broker:
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]
-
-    def record(
-        self,
-        kind: TraceKind,
-        now: float,
-        what: Pub | Operation | None,
-        source: Hop | str = "",
-        dests: tuple[Hop, ...] = (),
-        *,
-        tx: str = "",
-        engine: str = "",
-        op_kind: str = "",
-        outcome: str = "",
-    ) -> Record:
-        """The next record of this node. The caller has asked whether there is a trace."""
-        self._records += 1
-        op_id = client = text = ""
-        if what is not None:
-            client = what.client
-            if isinstance(what, Pub):
-                op_id, op_kind = f"{client}:{what.seq}", op_kind or "pub"
-                text = format_publication(what.point)
-            else:
-                op_id, op_kind = f"{client}#{what.seq}", what.kind
-                text = format_filter(what.filter)
-        return Record(
-            seq=self._records,
-            node=self.name,
-            kind=kind,
-            at_ns=round(now * 1e9),
-            tx=tx,
-            engine=engine,
-            op_id=op_id,
-            op_kind=op_kind,
-            client=client,
-            filter=text,
-            source=source,
-            dests=dests,
-            version=",".join(f"{name}:{number}" for name, number in self.versions.committed),
-            outcome=outcome,
-        )
 
 
 def _answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:

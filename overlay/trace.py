@@ -2,6 +2,27 @@
 
 Records leave the cores as effects. `seq` is the node's own order: what two records of one node
 say about order is certain; across nodes only messages order things.
+
+    publish   a client's publication or tcm has come in here
+    match     where a publication goes from here (`dests`)
+    deliver   a publication is handed to clients of this broker
+    apply     a routing operation was carried out here and goes on to `dests`; `undo`: the same,
+              taking back what an aborted transaction had done
+    begin     a transaction, or without one a client (`outcome` is its edge broker), is known here
+    decide    a transaction's outcome is known here
+    end       a transaction is over here, or without one a client has gone
+
+`outcome` of apply and undo, and of a client's end, is what became of the tables, so that a node's
+records are a log from which its tables can be rebuilt: "+" if the operation stands in them now,
+"-7" if the same client's entry number 7 went, "C2#7>B3" if the neighbour B3 was told of C2's entry
+number 7 in consequence (attracted or sent back).
+
+`version` is the view on which the tables were looked at: of the committed versions whose marks
+are still on entries those that it saw, and with a "-" before them those that it did not; its own
+is left out.
+
+`after` and `trigger` stand where an operation of a transaction enters the overlay: the operations
+that it comes after, and the tcm that its client answers with it.
 """
 
 from __future__ import annotations
@@ -33,6 +54,8 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     dests: tuple[str, ...] = ()
     version: str = ""
     outcome: str = ""
+    after: tuple[str, ...] = ()
+    trigger: str = ""
 
 
 _encoder = msgspec.json.Encoder()

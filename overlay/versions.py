@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from overlay.index import View
 from overlay.messages import Version
 
 
@@ -61,6 +62,15 @@ class Versions:
         self.open.pop(version, None)
         self.stamp = tuple(self.open)
 
+    def text(self, view: View | None, own: str = "") -> str:
+        """A view in a record: what it sees besides its own, and "-" before what it does not."""
+        if view is None or not (self.committed or self.open):
+            return ",".join(map(_text, self.committed))
+        known = [("" if view.includes(v) else "-") + _text(v) for v in self.committed]
+        # Nobody else's; but a record tells what is so, not what should be.
+        known += [_text(v) for v in self.open if view.includes(v)]
+        return ",".join(version for version in known if version != own)
+
     def view(self, hidden: Collection[Version] = ()) -> Seen | None:
         """What is committed here, without the hidden; None, the cheap view, if that is nothing."""
         if not self.committed:
@@ -68,3 +78,7 @@ class Versions:
         if not hidden:
             return self._now
         return Seen([version for version in self.committed if version not in hidden])
+
+
+def _text(version: Version) -> str:
+    return f"{version[0]}:{version[1]}"

@@ -95,11 +95,14 @@ YES = Verdict()
 class Frame:
     """Operations of one client that are carried out one after the other."""
 
-    __slots__ = ("busy", "hop", "number", "queue")
+    __slots__ = ("busy", "hop", "last", "number", "queue", "trigger")
 
-    def __init__(self, hop: Hop, number: int) -> None:
+    def __init__(self, hop: Hop, number: int, trigger: str = "") -> None:
         self.hop = hop
         self.number = number
+        #: For records: the tcm that opened the frame, and the last operation in it.
+        self.trigger = trigger
+        self.last: tuple[str, ...] = ()
         self.queue: deque[Operate | Finish | Commit] = deque()
         self.busy = False
 
@@ -436,17 +439,27 @@ class Dynamic:
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part (Algorithm 2)."""
-        outcome = self.routing.apply(source, operation, self.scope(tx))
+        scope, frame = self.scope(tx), task.frame
+        outcome = self.routing.apply(source, operation, scope)
         tx.footprint.operation(operation, outcome.read)
         self.applied(tx, source, operation, outcome)
         effects: list[Effect] = []
         if self.broker.trace:
-            dests = tuple(hop for hop, _ in outcome.forward)
-            effects.append(
-                self.broker.record(
-                    "apply", now, operation, source, dests, tx=tx_text(tx.id), engine=self.name
-                )
+            record = self.broker.record_change(
+                "apply",
+                now,
+                source,
+                operation,
+                outcome,
+                scope.view,
+                tx_text(tx.id),
+                self.name,
+                frame.last if frame else (),
+                frame.trigger if frame else "",
             )
+            effects.append(record)
+            if frame:
+                frame.last = (record.op_id,)
         for hop, sent in outcome.forward + outcome.triggered:
             effects += self.send((hop,), Op(tx.id, self._tasks.ask(task, hop), sent))
         return effects + self._finished(task, now)
@@ -456,24 +469,24 @@ class Dynamic:
     ) -> list[Effect]:
         task.tcm, task.pub = tcm, pub
         tx.footprint.publication(pub, at_edge=is_client(source))
-        hops = self.routing.prt.hops(pub.point, self.scope(tx).view)
+        view = self.scope(tx).view
+        hops = self.routing.prt.hops(pub.point, view)
         hops = tuple(hop for hop in hops if is_client(hop) or hop != source)
         effects: list[Effect] = []
         if self.broker.trace:
-            kinds: list[Any] = ["publish", "match"] if is_client(source) else ["match"]
-            for kind in kinds:
-                effects.append(
-                    self.broker.record(
-                        kind,
-                        now,
-                        pub,
-                        source,
-                        hops if kind == "match" else (),
-                        tx=tx_text(tx.id),
-                        engine=self.name,
-                        op_kind="tcm" if tcm else "pub",
-                    )
+            whose: dict[str, Any] = {
+                "tx": tx_text(tx.id),
+                "engine": self.name,
+                "op_kind": "tcm" if tcm else "pub",
+                "view": view,
+            }
+            if by := task.frame:
+                published = self.broker.record(
+                    "publish", now, pub, source, after=by.last, trigger=by.trigger, **whose
                 )
+                effects.append(published)
+                by.last = (published.op_id,)
+            effects.append(self.broker.record("match", now, pub, source, hops, **whose))
         for hop in hops:
             if not is_client(hop):
                 req = self._tasks.ask(task, hop)
@@ -484,7 +497,7 @@ class Dynamic:
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = self._tasks.ask(task, hop)
-                tx.frames[hop, frame] = Frame(hop, frame)
+                tx.frames[hop, frame] = Frame(hop, frame, f"{pub.client}:{pub.seq}")
                 told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload)
                 effects.append(self.tell(hop, told))
             else:

@@ -269,7 +269,8 @@ class STx:
         reason = self._impossible(submit)
         if reason:
             return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
-        clients = dict.fromkeys([client, *(step.client for step in submit.steps)])
+        asked = [name for step in submit.steps for name in (step.client, *step.receivers)]
+        clients = dict.fromkeys([client, *asked])
         unknown = [name for name in clients if ClientName(name) not in self.routing.crt]
         if unknown:
             reason = f"{', '.join(unknown)} not connected"
@@ -369,7 +370,9 @@ class STx:
 
     def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
         tx = self.txs.get(abort.tx)
-        if tx is None or not tx.open or tx.upstream != source:
+        if tx is not None and tx.upstream == source and not tx.open:
+            return []  # Too late: the outcome is on its way.
+        if tx is None or tx.upstream != source:
             name = tx_text(abort.tx)
             reason = f"{source[1:]} coordinates no open transaction {name}"
             return [self._tell(source, Ended(abort.tx, False, "unknown", reason))]
@@ -438,7 +441,7 @@ class STx:
     def _handle(self, tx: Tx, at: int, step: Step, now: float) -> list[Effect]:
         if step.kind in ("pub", "tcm"):
             tx.handled.add(at)
-            return self._publish(tx, step, now)
+            return self._publish(tx, at, now)
         here = tx.edges[step.client] == self.broker.name
         if step.kind in ("adv", "uadv") and not here:
             return []  # Its own edge broker sends it out, and says when it is complete.
@@ -447,8 +450,11 @@ class STx:
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         tx, at = context
+        name, after = tx_text(tx.id), self._before(tx, at)
         if operation.kind in ("adv", "uadv"):
-            return self.broker.start(self.name, source, operation, (tx, at), now)
+            return self.broker.start(
+                self.name, source, operation, (tx, at), now, tx=name, after=after
+            )
         view = self.broker.versions.view()
         footprint = Outcome([], [], [])
         for engine in self.broker.engines.values():
@@ -457,11 +463,19 @@ class STx:
         sent = self.routing.apply_here(operation, tx.span, view)
         effects: list[Effect] = []
         if self.broker.trace:
-            dests = tuple(hop for hop, _ in sent)
-            name = tx_text(tx.id)
+            # Whether it belongs into the table here was worked out by `apply_here`.
+            kept = self.routing.prt.copy(operation.client, operation.seq, None) is not None
             effects.append(
-                self.broker.record(
-                    "apply", now, operation, source, dests, tx=name, engine=self.name
+                self.broker.record_change(
+                    "apply",
+                    now,
+                    source,
+                    msgspec.structs.replace(operation, store=kept),
+                    Outcome(sent, [], []),
+                    view,
+                    name,
+                    self.name,
+                    after if is_client(source) else (),
                 )
             )
         effects += [Send((hop,), message) for hop, message in sent]
@@ -480,16 +494,18 @@ class STx:
         tx.handled.add(complete.step)
         return [*self._send(self._beyond(tx, source), complete), *self._carry_on(tx, now)]
 
-    def _publish(self, tx: Tx, step: Step, now: float) -> list[Effect]:
+    def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
         """Hand a publication to this broker's clients, and to brokers outside the span.
 
         A tcm has done its work: what it asks for is in the plan.
         """
+        step = tx.steps[at]
         assert step.point is not None
         pub = Pub(step.client, step.seq, step.point, step.payload)
         hops: tuple[Hop, ...] = ()
+        view = self.broker.versions.view()
         if step.kind == "pub":
-            found = self.routing.prt.hops(pub.point, self.broker.versions.view())
+            found = self.routing.prt.hops(pub.point, view)
             hops = tuple(hop for hop in found if hop not in tx.span)
         effects: list[Effect] = []
         if self.broker.trace:
@@ -510,6 +526,8 @@ class STx:
                         tx=tx_text(tx.id),
                         engine=self.name,
                         op_kind=step.kind,
+                        view=view,
+                        after=self._before(tx, at) if kind == "publish" else (),
                     )
                 )
         return [*effects, Send(hops, pub)] if hops else effects
@@ -545,6 +563,18 @@ class STx:
         return effects
 
     # --- small things ---
+
+    @staticmethod
+    def _before(tx: Tx, at: int) -> tuple[str, ...]:
+        """What a step comes after, as records call it."""
+
+        def named(before: int) -> str:
+            step = tx.steps[before]
+            if step.kind in ("pub", "tcm"):
+                return f"{step.client}:{step.seq}"
+            return f"{step.client}#{tx.operations[before].seq}"
+
+        return tuple(named(before) for before in tx.steps[at].after)
 
     def _beyond(self, tx: Tx, source: Hop) -> tuple[Hop, ...]:
         """The neighbours in the span on the far side from the source."""

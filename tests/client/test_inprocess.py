@@ -144,6 +144,9 @@ def test_records_are_kept_on_request() -> None:
     e, _ = attach(brokers, "B3", "E")
     e.send(Operation(2, "adv", "E", 2, P1))
     assert [(record.node, record.kind) for record in brokers.records] == [
+        ("B3", "begin"),
+        ("B2", "begin"),
+        ("B1", "begin"),
         ("B3", "apply"),
         ("B2", "apply"),
         ("B1", "apply"),

@@ -161,6 +161,7 @@ def test_secret_trace_and_log_file(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
     records = [json.loads(line) for line in trace.read_text().splitlines()]
     assert [record["kind"] for record in records] == [
+        "begin",
         "apply",
         "apply",
         "publish",

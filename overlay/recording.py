@@ -1,0 +1,105 @@
+"""The records of one node: numbered, and with the views and changes that they tell as text.
+
+A part of the broker, which knows what there is to record; here it is put into the one format of
+`trace`, which says what each field means.
+"""
+
+from __future__ import annotations
+
+from overlay.index import View
+from overlay.messages import BrokerName, Hop, Operation, Pub
+from overlay.notation import format_filter, format_publication
+from overlay.routing import Outcome
+from overlay.trace import Record, TraceKind
+from overlay.versions import Versions
+
+
+class Recorder:
+    """Something with a name and versions that numbers its records."""
+
+    def __init__(self, name: BrokerName, versions: Versions) -> None:
+        self.name = name
+        self.versions = versions
+        self._records = 0
+
+    def record(
+        self,
+        kind: TraceKind,
+        now: float,
+        what: Pub | Operation | None,
+        source: Hop | str = "",
+        dests: tuple[Hop, ...] = (),
+        *,
+        tx: str = "",
+        engine: str = "",
+        op_kind: str = "",
+        client: str = "",
+        view: View | None = None,
+        outcome: str = "",
+        after: tuple[str, ...] = (),
+        trigger: str = "",
+    ) -> Record:
+        """The next record of this node. The caller has asked whether there is a trace."""
+        self._records += 1
+        op_id = text = ""
+        if what is not None:
+            client = what.client
+            if isinstance(what, Pub):
+                op_id, op_kind = f"{client}:{what.seq}", op_kind or "pub"
+                text = format_publication(what.point)
+            else:
+                op_id, op_kind = f"{client}#{what.seq}", what.kind
+                text = format_filter(what.filter)
+        return Record(
+            seq=self._records,
+            node=self.name,
+            kind=kind,
+            at_ns=round(now * 1e9),
+            tx=tx,
+            engine=engine,
+            op_id=op_id,
+            op_kind=op_kind,
+            client=client,
+            filter=text,
+            source=source,
+            dests=dests,
+            version=self.versions.text(view, tx),
+            outcome=outcome,
+            after=after,
+            trigger=trigger,
+        )
+
+    def record_change(
+        self,
+        kind: TraceKind,
+        now: float,
+        source: Hop,
+        operation: Operation,
+        outcome: Outcome,
+        view: View | None,
+        tx: str = "",
+        engine: str = "",
+        after: tuple[str, ...] = (),
+        trigger: str = "",
+    ) -> Record:
+        """The record of an operation that was carried out."""
+        changes = ["+"] if operation.store else []
+        changes += [f"-{seq}" for seq in operation.drop]
+        return self.record(
+            kind,
+            now,
+            operation,
+            source,
+            tuple(hop for hop, _ in outcome.forward),
+            tx=tx,
+            engine=engine,
+            view=view,
+            outcome=" ".join(changes + moved(outcome.triggered)),
+            after=after,
+            trigger=trigger,
+        )
+
+
+def moved(triggered: list[tuple[Hop, Operation]]) -> list[str]:
+    """Which entries are attracted or sent back, and to whom, for a record."""
+    return [f"{sent.client}#{sent.seq}>{hop}" for hop, sent in triggered]
