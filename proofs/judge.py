@@ -16,6 +16,7 @@ from overlay.filters import Filter
 from overlay.notation import parse_filter
 from padres_tx.wire import TxID, tx_text
 from proofs.checkers import Anomaly
+from proofs.oracle import Oracle
 from proofs.workload import Run
 from proofs.world import Row, numberless, rows
 
@@ -38,7 +39,7 @@ class Judge:
     @property
     def commits(self) -> int:
         waited = sum(self._went_well(asked) for asked in self.run.waited)
-        return waited + sum(self.committed(tx) for tx, _ in self.run.attempts)
+        return waited + sum(self.committed(tx) for tx, _, _ in self.run.attempts)
 
     @property
     def aborts(self) -> int:
@@ -58,13 +59,14 @@ class Judge:
     # --- outcomes ---
 
     def _decisions(self) -> Iterator[Anomaly]:
-        for tx, transaction in self.run.attempts:
+        for tx, transaction, crashes in self.run.attempts:
             name, engine = tx_text(tx), transaction.engine
             told = {client: end.committed for client, end in self.world.ended_at[tx].items()}
             if len({*told.values()} | {o == "committed" for o in self.outcomes.get(name, ())}) > 1:
                 story = f"clients were told {told}, brokers decided {self.outcomes.get(name)}"
                 yield Anomaly("split", engine, name, story)
-            if tx not in self.world.ended and self.world.sim.connected(tx[0]):
+            alive = crashes == self.run.crashed.count(tx[0])
+            if tx not in self.world.ended and alive:
                 yield Anomaly("undecided", engine, name, f"{tx[0]} was never told the outcome")
         for client in self.run.program.clients:
             if not self.world.sim.connected(client) and client not in self.run.crashed:
@@ -74,7 +76,7 @@ class Judge:
 
     def _deliveries(self) -> Iterator[Anomaly]:
         owners: dict[object, list[TxID]] = {}
-        for tx, transaction in self.run.attempts:
+        for tx, transaction, _ in self.run.attempts:
             for op in transaction.ops:
                 if op.kind == "pub":
                     owners.setdefault(op.what["n"], []).append(tx)
@@ -95,7 +97,7 @@ class Judge:
                     yield Anomaly("partial", self._engine(attempts[0]), name, story)
 
     def _engine(self, tx: TxID) -> str:
-        return next(transaction.engine for mine, transaction in self.run.attempts if mine == tx)
+        return next(transaction.engine for mine, transaction, _ in self.run.attempts if mine == tx)
 
     # --- rest ---
 
@@ -110,8 +112,7 @@ class Judge:
                 yield Anomaly("ghost", "", name, f"versions are left in the tables of {name}")
 
     def _tables(self) -> Iterator[Anomaly]:
-        self._tell_oracle()
-        oracle = self.world.oracle
+        oracle = self._oracle()
         for name, broker in self.world.sim.brokers.items():
             tables = broker.routing.as_data(broker.versions.view())
             for table, wanted in (("srt", oracle.srt(name)), ("prt", oracle.prt(name))):
@@ -120,23 +121,28 @@ class Judge:
                     story = _difference(name, table.upper(), found, expected)
                     yield Anomaly("divergence", "", name, story)
 
-    def _tell_oracle(self) -> None:
+    def _oracle(self) -> Oracle:
         """What each client holds: its words that count, in the order of their numbers."""
-        oracle = self.world.oracle
-        for client in self.run.crashed:
-            oracle.leave(client)
-        committed = {tx_text(tx) for tx, _ in self.run.attempts if self.committed(tx)}
-        words: dict[str, list[tuple[int, str, Filter]]] = {client: [] for client in oracle.edges}
+        oracle = Oracle(self.run.program.tree)
+        committed = {tx_text(tx) for tx, _, _ in self.run.attempts if self.committed(tx)}
+        words: dict[str, list[tuple[int, str, Filter]]] = {}
         for record in self.world.sim.records:
-            at_home = record.kind == "apply" and record.source == "@" + record.client
-            if at_home and record.client in words and (not record.tx or record.tx in committed):
+            client = record.client
+            if record.source != "@" + client:
+                continue
+            if record.kind == "begin" and not record.tx:
+                oracle.join(client, record.node)
+                words[client] = []
+            elif record.kind == "end" and not record.tx:
+                oracle.leave(client)
+                del words[client]
+            elif record.kind == "apply" and (not record.tx or record.tx in committed):
                 number = int(record.op_id.rpartition("#")[2])
-                words[record.client].append((number, record.op_kind, parse_filter(record.filter)))
+                words[client].append((number, record.op_kind, parse_filter(record.filter)))
         for client, said in words.items():
-            oracle.advertised[client].clear()
-            oracle.subscribed[client].clear()
             for _, kind, filter in sorted(said, key=lambda word: word[0]):
                 oracle.say(client, kind, filter)
+        return oracle
 
     # --- the stream ---
 

@@ -13,6 +13,7 @@ What has to hold afterwards is for `judge`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from overlay.broker import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.messages import Kind, client_hop
 from overlay.simulator import Choose, Tape
-from padres_tx.wire import Ended, Step, TxID
+from padres_tx.wire import Abort, Ended, Step, TxID
 from proofs.world import DEADLINE_S, World
 
 #: Engines whose transactions are decided by brokers; "mixed" runs them side by side.
@@ -32,7 +33,7 @@ MIXED = "mixed"
 ENGINES = (*DECIDED, BL_WAIT, MIXED)
 
 #: What may go wrong in a run: every message has its own delay; links fall silent for a while;
-#: clients end in the middle of whatever they do.
+#: clients end in the middle of whatever they do, and some come back, at another broker.
 FAULTS = ("delay", "link-cut", "client-crash")
 
 #: Transactions begin, and plain things are said, within so many milliseconds: as long as one
@@ -98,10 +99,14 @@ class Transaction(NamedTuple):
     ops: Sequence[Op]
     #: For the static engine: which operations come before each.
     after: Sequence[tuple[int, ...]]
-    #: What becomes of it, if the brokers are willing: "commit"; "abort", after `patience_ms`;
-    #: "forsaken", its coordinator says no more; "refused", who is asked to act does not want to.
+    #: Whether each client that acts asks the next one to, instead of the coordinator all of them.
+    nested: bool = False
+    #: What becomes of it, if the brokers are willing: "commit"; "abort", by somebody who takes
+    #: part, after `patience_ms`; "forsaken", its coordinator says no more; "refused", who is asked
+    #: to act does not want to.
     ending: str = "commit"
     patience_ms: int = 0
+    spoiler: str = ""
     attempts: int = 1
 
 
@@ -121,9 +126,10 @@ class Handovers(NamedTuple):
 class Fault(NamedTuple):
     at_ms: int
     kind: str
-    #: The ends of a link, or a client.
-    where: tuple[str, ...]
-    outage_ms: int = 0
+    #: The ends of a link; or a client, and the broker to which it comes back.
+    where: tuple[str, str]
+    #: For how long; a client with 0 does not come back.
+    outage_ms: int
 
 
 class Program:
@@ -141,7 +147,7 @@ class Program:
         self.edges = {f"C{n}": f"B{1 + choose(brokers)}" for n in range(clients)}
         self.clients = list(self.edges)
         self._numbers = 0
-        self.held = [(client, self._filter()) for client in self.clients for _ in range(choose(2))]
+        self.held = [(client, self._filter()) for client in self.clients for _ in range(choose(3))]
         self._engines = DECIDED if shape.engine == MIXED else (shape.engine,)
         self.transactions = [self._transaction() for _ in range(transactions)]
         self.plain = [(self._moment(), self._op(self._client())) for _ in range(choose(8))]
@@ -167,6 +173,8 @@ class Program:
         if kind == "pub":
             point: dict[str, Value] = {"class": "p", "x": self.choose(4), "n": self._number()}
             return Op(client, "pub", point)
+        if kind in ("usub", "uadv") and self.choose(2) == 0:
+            return Op(client, kind, SPACE)  # It takes back something, if there is anything.
         return Op(client, kind, self._filter())
 
     def _transaction(self) -> Transaction:
@@ -179,12 +187,15 @@ class Program:
         after = [
             () if not at else (self.choose(at),) if loose else (at - 1,) for at in range(len(ops))
         ]
-        ending = ("commit", "commit", "commit", "commit", "commit", "abort", "forsaken", "refused")[
-            self.choose(8)
-        ]
-        patience_ms = self._moment() if ending == "abort" else 0
-        attempts = 1 + self.choose(ATTEMPTS)
-        return Transaction(at_ms, engine, coordinator, ops, after, ending, patience_ms, attempts)
+        transaction = Transaction(at_ms, engine, coordinator, ops, after)
+        unusual = self.choose(12)
+        if unusual == 11:
+            spoiler = (coordinator, *(op.client for op in ops))[self.choose(1 + len(ops))]
+            return transaction._replace(ending="abort", spoiler=spoiler, patience_ms=self._moment())
+        ending = {9: "refused", 10: "forsaken"}.get(unusual, "commit")
+        return transaction._replace(
+            ending=ending, nested=unusual in (6, 7, 8), attempts=1 + self.choose(ATTEMPTS)
+        )
 
     def _handovers(self, count: int) -> Handovers | None:
         if not count:
@@ -216,7 +227,9 @@ class Program:
                 faults.append(Fault(self._moment(), "link-cut", where, outage_ms))
         if "client-crash" in kinds:
             for _ in range(self.choose(3)):
-                faults.append(Fault(self._moment(), "client-crash", (self._client(),)))
+                where = (self._client(), f"B{1 + self.choose(len(self.tree))}")
+                outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS) * self.choose(2)
+                faults.append(Fault(self._moment(), "client-crash", where, outage_ms))
         return faults
 
 
@@ -224,10 +237,11 @@ class Program:
 
 
 class Attempt(NamedTuple):
-    """A transaction as it was sent once."""
+    """A transaction as it was sent once; `crashes` of its coordinator had been before that."""
 
     tx: TxID
     transaction: Transaction
+    crashes: int
 
 
 class Run:
@@ -247,11 +261,13 @@ class Run:
         self.attempts: list[Attempt] = []
         #: What the clients of a transaction without a broker's half have asked for.
         self.waited: list[list[tuple[str, int]]] = []
+        #: Clients that have crashed, once for each time; and those that are in.
         self.crashed: list[str] = []
+        self.present = set(self.program.clients)
         #: The handovers that were tried, and how many events each publisher has sent.
         self.handovers: list[TxID] = []
         self.events: dict[str, int] = {}
-        self._asked: dict[int, Op] = {}
+        self._asked: list[list[Step] | str] = []
         self._owner = 0
 
     def go(self) -> None:
@@ -275,8 +291,8 @@ class Run:
             self._at(fault.at_ms, self._fault, fault)
         sim.run()
 
-    def _at(self, delay_ms: int, act: Callable[..., object], *arguments: Any) -> None:
-        self.world.sim.at(delay_ms / 1000, lambda: act(*arguments))
+    def _at(self, delay_ms: int, act: Callable[..., Any], *arguments: Any) -> None:
+        self.world.sim.at(delay_ms / 1000, partial(act, *arguments))
 
     def _gather(self) -> None:
         world, program = self.world, self.program
@@ -285,17 +301,25 @@ class Run:
             world.reactions[client] = self._react
         world.sim.run()
         for client in program.clients:
-            world.hold(client, "adv", CONTROL)
-            world.hold(client, "sub", Filter({"class": "ctl", "to": client}))
-            world.hold(client, "adv", SPACE)
+            self._settle(client)
         for client, filter in program.held:
-            world.hold(client, "sub", filter)
+            world.plain(client, "sub", filter)
         if program.handovers is not None:
             for publisher in dict.fromkeys(program.handovers.publishers):
-                world.hold(publisher, "adv", STREAM)
+                world.plain(publisher, "adv", STREAM)
                 self.events[publisher] = 0
-            world.hold(program.handovers.workers[0], "sub", STREAM)
+            world.plain(program.handovers.workers[0], "sub", STREAM)
         world.sim.run()
+
+    def _settle(self, client: str) -> None:
+        """What every client says first: it can be asked for something, and ask, and publish."""
+        self.world.plain(client, "adv", CONTROL)
+        self.world.plain(client, "sub", Filter({"class": "ctl", "to": client}))
+        self.world.plain(client, "adv", SPACE)
+
+    def _is_here(self, client: str) -> bool:
+        """Whether a client can do something: brokers may have thrown it out, which is not right."""
+        return client in self.present and self.world.sim.connected(client)
 
     # --- transactions ---
 
@@ -303,18 +327,21 @@ class Run:
         if transaction.engine == BL_WAIT:
             self._wait(transaction)
             return
-        if not self.world.sim.connected(transaction.coordinator):
+        if not self._is_here(transaction.coordinator):
             return
         tx = self._send(transaction, attempt, age)
-        self.attempts.append(Attempt(tx, transaction))
+        self._note(tx, transaction)
         if transaction.ending == "abort":
-            self._at(transaction.patience_ms, self._abort, transaction.engine, tx)
+            self._at(transaction.patience_ms, self._abort, transaction, tx)
 
         def again(ended: Ended) -> None:
             if ended.code == "conflict" and attempt < transaction.attempts:
                 self._begin(transaction, attempt + 1, self.world.ages.get(tx, 0))
 
         self.world.afterwards[tx] = again
+
+    def _note(self, tx: TxID, transaction: Transaction) -> None:
+        self.attempts.append(Attempt(tx, transaction, self.crashed.count(tx[0])))
 
     def _send(self, transaction: Transaction, attempt: int = 1, age: int = 0) -> TxID:
         world, coordinator = self.world, transaction.coordinator
@@ -339,25 +366,35 @@ class Run:
 
     def _dynamic(self, transaction: Transaction) -> list[Step]:
         """The coordinator's own operations, and a tcm for each of somebody else's."""
+        if transaction.nested:
+            return self._nested(transaction.coordinator, transaction.ops)
         steps: list[Step] = []
-        coordinator, refused = transaction.coordinator, transaction.ending == "refused"
         for op in transaction.ops:
-            if op.client == coordinator:
-                steps.append(op.step())
-                continue
-            number = len(self._asked)
-            self._asked[number] = op._replace(kind="refuse") if refused else op
-            point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": number}
-            steps.append(Step(coordinator, "tcm", point=point))
+            refused = transaction.ending == "refused"
+            answer = "not now" if refused else [op.step()]
+            own = op.client == transaction.coordinator
+            steps.append(op.step() if own else self._tcm(transaction.coordinator, op, answer))
         return steps
 
-    def _react(self, point: dict[str, Value]) -> list[Step] | str:
-        op = self._asked[int(point["n"])]
-        return "not now" if op.kind == "refuse" else [op.step()]
+    def _nested(self, client: str, ops: Sequence[Op]) -> list[Step]:
+        """What a client does itself, up to where somebody else has to; he does the rest."""
+        for at, op in enumerate(ops):
+            if op.client != client:
+                mine = [op.step() for op in ops[:at]]
+                return [*mine, self._tcm(client, op, self._nested(op.client, ops[at:]))]
+        return [op.step() for op in ops]
 
-    def _abort(self, engine: str, tx: TxID) -> None:
-        if self.world.sim.connected(tx[0]):
-            self.world.abort(engine, tx)
+    def _tcm(self, client: str, op: Op, answer: list[Step] | str) -> Step:
+        self._asked.append(answer)
+        point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": len(self._asked) - 1}
+        return Step(client, "tcm", point=point)
+
+    def _react(self, point: dict[str, Value]) -> list[Step] | str:
+        return self._asked[int(point["n"])]
+
+    def _abort(self, transaction: Transaction, tx: TxID) -> None:
+        if self._is_here(transaction.spoiler):
+            self.world.say(transaction.engine, transaction.spoiler, Abort(tx))
 
     def _wait(self, transaction: Transaction) -> None:
         """BL-WAIT: one plain operation after the other, with waits between them."""
@@ -376,7 +413,7 @@ class Run:
 
     def _plain(self, op: Op) -> int:
         """Let a client do something on its own; the number of its request, 0 if it is gone."""
-        if not self.world.sim.connected(op.client):
+        if not self._is_here(op.client):
             return 0
         if op.kind == "pub":
             return self.world.publish(op.client, op.what)
@@ -384,14 +421,14 @@ class Run:
         return self.world.plain(op.client, kind, op.what)
 
     def _event(self, publisher: str) -> None:
-        if self.world.sim.connected(publisher):
+        if self._is_here(publisher):
             self.events[publisher] += 1
             self.world.publish(publisher, {"class": "s", "n": self.events[publisher]})
 
     # --- the stream ---
 
     def _hand_over(self, handovers: Handovers) -> None:
-        if not self.world.sim.connected(handovers.coordinator):
+        if not self._is_here(handovers.coordinator):
             return
         old, new = handovers.workers[self._owner], handovers.workers[self._owner ^ 1]
         ops = [Op(new, "sub", STREAM), Op(old, "usub", STREAM)]
@@ -400,7 +437,7 @@ class Run:
             self._wait(transaction)
             return
         tx = self._send(transaction)
-        self.attempts.append(Attempt(tx, transaction))
+        self._note(tx, transaction)
         self.handovers.append(tx)
 
         def again(ended: Ended) -> None:
@@ -415,8 +452,22 @@ class Run:
     def _fault(self, fault: Fault) -> None:
         sim = self.world.sim
         if fault.kind == "link-cut":
-            one, other = fault.where
-            sim.cut(one, other, fault.outage_ms / 1000)
-        elif sim.connected(fault.where[0]):
-            self.crashed.append(fault.where[0])
-            sim.crash(fault.where[0])
+            sim.cut(*fault.where, fault.outage_ms / 1000)
+            return
+        client, edge = fault.where
+        if self._is_here(client):
+            self.crashed.append(client)
+            self.present.remove(client)
+            sim.crash(client)
+            if fault.outage_ms:
+                self._at(fault.outage_ms, self._come_back, client, edge)
+
+    def _come_back(self, client: str, edge: str) -> None:
+        """Let a client join again, under its old name, as if nothing had been."""
+
+        def joined(code: str) -> None:
+            if not code:
+                self.present.add(client)
+                self._settle(client)
+
+        self.world.connect(client, edge, joined)

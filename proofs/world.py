@@ -26,7 +26,6 @@ from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
 from overlay.simulator import Choose, Simulator
 from padres_tx.wire import (
-    Abort,
     Began,
     Begin,
     Commit,
@@ -94,20 +93,27 @@ class World:
         self.ages: dict[TxID, int] = {}
         #: What to do when a coordinator is told the outcome.
         self.afterwards: dict[TxID, Callable[[Ended], None]] = {}
-        #: How each plain request was answered: "" if it was done, or the code of a refusal.
+        #: How each plain request was answered: "" if it was done, or the code of a refusal; and
+        #: what to do with the answer.
         self.done: dict[tuple[str, int], str] = {}
+        self.answers: dict[tuple[str, int], Callable[[str], object]] = {}
 
     # --- clients ---
 
-    def connect(self, client: str, edge: str) -> None:
-        """Bring a client to a broker; it has joined when the simulator has come to rest."""
+    def connect(
+        self, client: str, edge: str, joined: Callable[[str], object] | None = None
+    ) -> None:
+        """Bring a client to a broker; `joined` is called when it has been let in, or not."""
         self.sim.connect(client, edge, lambda message, now: self._receive(client, message))
-        self.oracle.join(client, edge)
-        self.sim.send(client, Join(self.number(client), client, ""))
+        req = self.number(client)
+        if joined is not None:
+            self.answers[client, req] = joined
+        self.sim.send(client, Join(req, client, ""))
 
     def join(self, client: str, edge: str) -> None:
         """Bring a client to a broker, and let the overlay settle."""
         self.connect(client, edge)
+        self.oracle.join(client, edge)
         self.sim.run()
 
     def number(self, client: str) -> int:
@@ -119,11 +125,6 @@ class World:
         req = self.number(client)
         self.sim.send(client, Operation(req, kind, client, req, filter))
         return req
-
-    def hold(self, client: str, kind: Kind, filter: Filter) -> None:
-        """Let a client operate, when nothing can be in the way: the oracle hears of it, too."""
-        self.plain(client, kind, filter)
-        assert self.oracle.say(client, kind, filter)
 
     def publish(self, client: str, point: Mapping[str, Value]) -> int:
         seq = self.number(client)
@@ -163,10 +164,6 @@ class World:
         self.say("s-tx", client, Submit(tx, deadline_s, numbered))
         return tx
 
-    def abort(self, engine: str, tx: TxID) -> None:
-        """Let the coordinator change its mind."""
-        self.say(engine, tx[0], Abort(tx))
-
     def _numbered(self, step: Step) -> Step:
         if step.kind not in ("pub", "tcm"):
             return step
@@ -180,8 +177,10 @@ class World:
             case Pub():
                 self.got[client].append(message)
                 self.log[client].append(message)
-            case Done():
-                self.done[client, message.req] = message.code
+            case Done(req, code):
+                self.done[client, req] = code
+                if (client, req) in self.answers:
+                    self.answers.pop((client, req))(code)
             case EngineMessage(engine, body):
                 told = to_client.decode(body)
                 self.log[client].append(told)
