@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bench.chain import chain
 from bench.hop import hop
 from bench.match import match
 from bench.path import path
@@ -16,4 +17,5 @@ def bench() -> None:
 
 bench.add_command(match)
 bench.add_command(hop)
+bench.add_command(chain)
 bench.add_command(path)
