@@ -28,10 +28,9 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -62,6 +61,9 @@ FIRST_HANDOVER_S = 0.02
 #: A publisher that is in the last quarter of its segment, the handover still under way, pauses so
 #: long after each event. That is also the shortest pause that an event loop is good for.
 TRICKLE_S = 0.001
+
+#: How often progress is told: as often as a person sees a difference.
+REPORT_S = 0.1
 
 #: Of what went wrong, told in words.
 FAULTS_SHOWN = 10
@@ -354,6 +356,7 @@ class Desk:
     """Where the handovers are ordered, and publishers see how far they may go."""
 
     def __init__(self, words: Words, coordinator: Client, handovers: int, news: News) -> None:
+        self.engine = words.engine
         self._words = words
         self._coordinator = coordinator
         self._handovers = handovers
@@ -379,20 +382,20 @@ class Desk:
     ) -> str:
         """Make all handovers; answers what did not come in time, or ""."""
         old, new = workers
-        last = ""
+        timed_out = ""
         for handover in range(1, self._handovers + 1):
             await self._news.until(partial(_arrived, streams, workers, handover), ARRIVAL_S)
             began_at = time.monotonic()
-            last = await self._hand_over(old, new, options)
+            tx = await self._hand_over(old, new, options)
             self.handover_s = time.monotonic() - began_at
-            self.committed.append(bool(last))
-            if last:
+            self.committed.append(bool(tx))
+            if tx:
                 old, new = new, old
-            if handover == self._handovers and last and not await self._retire(new, last):
-                return f"{new.name} was not told within {DRAIN_S:g} s that it may go"
+            if tx and handover == self._handovers and not await self._retire(new, tx):
+                timed_out = f"{new.name} was not told within {DRAIN_S:g} s that it may go"
             self._over = handover
             self._news.pulse()
-        return ""
+        return timed_out
 
     async def _hand_over(self, old: Worker, new: Worker, options: dict[str, Any]) -> str:
         """One handover; answers the transaction's name, or "" if it was aborted."""
@@ -492,8 +495,8 @@ async def _run_one(
     options: dict[str, Any],
     progress: Progress,
 ) -> Outcome:
+    errors: list[Exception] = []
     async with AsyncExitStack() as stack:
-        errors: list[Exception] = []
 
         async def client(role: str, place: str) -> Client:
             # Names of their own for each run: those of the run before may still be leaving.
@@ -501,22 +504,18 @@ async def _run_one(
             connecting = connect(at, name=f"{role}-{words.engine}", on_error=errors.append)
             return await stack.enter_async_context(connecting)
 
-        first, *rest = places
         news = News()
-        publishers = [
-            Publisher(
-                await client(f"publisher{number}", place),
-                Stream(f"publisher{number}-{words.engine}", count, handovers),
-                words,
-                rate,
-            )
-            for number, (place, count) in enumerate(
-                zip([first, *rest[3:]], _shares(events), strict=True), 1
-            )
-        ]
-        ann = Worker(await client("ann", rest[0]), words, news)
-        ben = Worker(await client("ben", rest[1]), words, news)
-        coordinator = await client("coordinator", rest[2])
+        # The first places are furthest apart: for a publisher and the workers.
+        first, ann_at, ben_at, coordinator_at, *others = places
+        publishers = []
+        shares = zip([first, *others], _shares(events), strict=True)
+        for number, (place, count) in enumerate(shares, 1):
+            joined = await client(f"publisher{number}", place)
+            stream = Stream(joined.name, count, handovers)
+            publishers.append(Publisher(joined, stream, words, rate))
+        ann = Worker(await client("ann", ann_at), words, news)
+        ben = Worker(await client("ben", ben_at), words, news)
+        coordinator = await client("coordinator", coordinator_at)
         desk = Desk(words, coordinator, handovers, news)
 
         for publisher in publishers:
@@ -529,22 +528,15 @@ async def _run_one(
         await ann.client.subscribe(words.work)
 
         began_at = time.monotonic()
-        streams = [publisher.stream for publisher in publishers]
-        timed_out = await _together(
-            desk.run(streams, (ann, ben), options),
-            *(publisher.run(desk) for publisher in publishers),
-            _report(publishers, events, words.engine, progress),
+        timed_out = await _guarded(
+            _play(desk, publishers, (ann, ben), options, news, progress),
+            [coordinator, ann.client, ben.client, *(each.client for each in publishers)],
         )
-        staying = [worker for worker in (ann, ben) if not worker.client.closed]
-        bells = {stream.publisher for stream in streams}
-        if not await news.until(lambda: all(w.bells == bells for w in staying), DRAIN_S):
-            silent = [worker.name for worker in staying if worker.bells != bells]
-            timed_out = f"{' and '.join(silent)} had not got everything after {DRAIN_S:g} s"
         took_s = time.monotonic() - began_at
 
-    verdict = judge(
-        streams, {worker.name: worker.received for worker in (ann, ben)}, desk.committed
-    )
+    streams = [publisher.stream for publisher in publishers]
+    received = {worker.name: worker.received for worker in (ann, ben)}
+    verdict = judge(streams, received, desk.committed)
     late = ann.late + ben.late
     return Outcome(
         Row(
@@ -566,26 +558,61 @@ def _shares(events: int) -> list[int]:
     return [(events + at) // PUBLISHERS for at in range(PUBLISHERS)]
 
 
-async def _together(first: Any, *others: Any) -> Any:
-    """Run all at once, and end all if one fails; answers what the first does."""
-    tasks = [asyncio.ensure_future(each) for each in chain([first], others)]
+async def _play(
+    desk: Desk,
+    publishers: Sequence[Publisher],
+    workers: tuple[Worker, Worker],
+    options: dict[str, Any],
+    news: News,
+    progress: Progress,
+) -> str:
+    """Publish and hand over, until all has arrived; answers what did not come in time, or ""."""
+    streams = [publisher.stream for publisher in publishers]
+    timed_out, *_ = await _together(
+        desk.run(streams, workers, options),
+        *(publisher.run(desk) for publisher in publishers),
+        _report(publishers, desk.engine, progress),
+    )
+    staying = [worker for worker in workers if not worker.client.closed]
+    bells = {stream.publisher for stream in streams}
+    if await news.until(lambda: all(worker.bells == bells for worker in staying), DRAIN_S):
+        return str(timed_out)
+    silent = [worker.name for worker in staying if worker.bells != bells]
+    return f"{' and '.join(silent)} had not got everything after {DRAIN_S:g} s"
+
+
+async def _together(*parts: Awaitable[Any]) -> list[Any]:
+    """Run all at once, and end all if one fails."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
-        return (await asyncio.gather(*tasks))[0]
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _report(
-    publishers: Sequence[Publisher], events: int, engine: str, progress: Progress
-) -> None:
+async def _guarded(play: Awaitable[str], clients: Iterable[Client]) -> str:
+    """The play, or why one of the clients in it has lost its broker."""
+    playing = asyncio.ensure_future(play)
+    tasks = [playing, *(asyncio.ensure_future(client.wait_closed()) for client in clients)]
+    waiting = set(tasks)
+    try:
+        while not playing.done():
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                await task
+        return await playing
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _report(publishers: Sequence[Publisher], engine: str, progress: Progress) -> None:
     """Tell how far the publishers are, until they are through."""
+    events = sum(publisher.stream.events for publisher in publishers)
     published = -1
     while published < events:
         published = sum(publisher.published for publisher in publishers)
         progress(engine, published)
         await asyncio.sleep(REPORT_S)
-
-
-#: How often progress is told: as often as a person sees a difference.
-REPORT_S = 0.1

@@ -13,6 +13,7 @@ from padres_tx import calibrate as search
 from padres_tx import launcher
 from padres_tx.calibrate import Calibration, CalibrationError
 from padres_tx.cli.common import CheckFailed, WrongInput
+from padres_tx.cli.handover import crashes_told
 from padres_tx.engines.bl_wait import WAIT_LIMIT_S
 
 #: Steps that make sense: no timer is finer, and no wait is longer.
@@ -79,6 +80,7 @@ def calibrate(
     with (
         terminal.status("starting the brokers") as status,
         launcher.overlay(topology) as running,
+        crashes_told(running),
     ):
         try:
             found = asyncio.run(

@@ -6,7 +6,8 @@ The scenario and its judge are `padres_tx.handover`'s; here are arguments, a tab
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -14,11 +15,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from overlay.errors import OverlayError
 from padres_tx import handover as scenario
 from padres_tx import launcher
 from padres_tx.cli.common import CheckFailed, WrongInput, say
 from padres_tx.handover import HandoverError, Outcome
 from padres_tx.handover_table import ALL, EXPLANATION, run, table
+from padres_tx.launcher import Running
 
 
 @click.command(
@@ -119,16 +122,17 @@ def handover(
         ) as running,
     ):
         starting.stop()  # A terminal has one live display at a time.
-        outcomes = run(
-            terminal,
-            running,
-            names,
-            events=events,
-            handovers=handovers,
-            rate=rate,
-            seed=seed,
-            wait_s=None if wait_ms is None else wait_ms / 1000,
-        )
+        with crashes_told(running):
+            outcomes = run(
+                terminal,
+                running,
+                names,
+                events=events,
+                handovers=handovers,
+                rate=rate,
+                seed=seed,
+                wait_s=None if wait_ms is None else wait_ms / 1000,
+            )
     if as_json:
         rows = [msgspec.to_builtins(outcome.row) for outcome in outcomes]
         click.echo(json.dumps(rows, indent=2))
@@ -137,6 +141,20 @@ def handover(
         console.print(table(outcome.row for outcome in outcomes))
         console.print(Text(EXPLANATION, "dim"))
     check(outcomes)
+
+
+@contextmanager
+def crashes_told(running: Running) -> Iterator[None]:
+    """What clients run into because a broker has died ends as CheckFailed, with the broker's log.
+
+    The log goes with the overlay, so this is the last chance to see it.
+    """
+    try:
+        yield
+    except OverlayError:
+        for crash in running.crashes():
+            raise CheckFailed(str(crash)) from None
+        raise
 
 
 def check(outcomes: Iterable[Outcome]) -> None:
