@@ -60,6 +60,10 @@ from padres_tx.wire import (
 #: Operations that one static transaction may have: it must fit in a frame, and be handled at once.
 STEP_LIMIT = 1000
 
+#: Publications that an edge broker makes for a client are numbered from here on: no client will
+#: ever have published so much itself.
+PLANNED = 1 << 48
+
 
 class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what brokers say about a static transaction."""
@@ -78,6 +82,8 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
     edge: str
     operations: dict[int, Operation]
+    #: Numbers of publications that were planned for a client: the coordinator has none for them.
+    numbers: dict[int, int] = {}
     code: str = ""
     reason: str = ""
 
@@ -125,6 +131,7 @@ class Tx:
         #: At the coordinator's edge: the edge brokers that have not answered yet.
         self.unanswered: set[str] = set()
         self.operations: dict[int, Operation] = {}
+        self.numbers: dict[int, int] = {}
         #: Steps that have been carried out here, and those under way.
         self.handled: set[int] = set()
         self.started: set[int] = set()
@@ -132,6 +139,10 @@ class Tx:
         self.running = False
         self.awaited: set[Hop] = set()
         self.acknowledged = False
+
+    def number(self, at: int) -> int:
+        """The number of a publication: its client's own, or what the edge broker gave it."""
+        return self.numbers.get(at, self.steps[at].seq)
 
     @property
     def at_edge(self) -> bool:
@@ -206,7 +217,7 @@ class STx:
             if tx.open and (tx.at_edge or tx.upstream == neighbour):
                 effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
             elif tx.open:
-                refused = Admitted(tx.id, self.broker.name, {}, "broker", reason)
+                refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
                 effects += self._send((tx.upstream,), refused)
             else:
                 tx.awaited.discard(neighbour)
@@ -313,7 +324,7 @@ class STx:
         ]
         if moved:
             refusal = Refusal("left", f"{', '.join(sorted(moved))} not connected")
-            answer = Admitted(tx.id, self.broker.name, {}, *refusal)
+            answer = Admitted(tx.id, self.broker.name, {}, {}, *refusal)
         elif self.broker.name in plan.edges.values():
             answer = self._admit(tx)
         else:
@@ -325,6 +336,7 @@ class STx:
         name = self.broker.name
         words = {c: Words(self.broker, client_hop(c)) for c, e in tx.edges.items() if e == name}
         operations: dict[int, Operation] = {}
+        numbers: dict[int, int] = {}
         undos = self.reserved[tx.id] = []
         try:
             for at in tx.order:
@@ -336,13 +348,16 @@ class STx:
                     operations[at] = undo.operation
                 elif step.client in words:
                     words[step.client].check_publication(step)
+                    if not step.seq:
+                        hop = client_hop(step.client)
+                        numbers[at] = PLANNED + self.broker.next_number(hop)
                 for receiver in step.receivers:
                     if receiver in words:
                         words[receiver].check_hears(step)
         except (OperationError, FilterError) as error:
             del self.reserved[tx.id]
-            return Admitted(tx.id, name, {}, error.code, str(error))
-        return Admitted(tx.id, name, operations)
+            return Admitted(tx.id, name, {}, {}, error.code, str(error))
+        return Admitted(tx.id, name, operations, numbers)
 
     def _check_free(self, tx: Tx, undo: Undo) -> None:
         """Raises OperationError if somebody undecided uses the same words."""
@@ -359,6 +374,7 @@ class STx:
         if tx is None or not tx.open:
             return []
         tx.operations.update(admitted.operations)
+        tx.numbers.update(admitted.numbers)
         tx.unanswered.discard(admitted.edge)
         effects = self._send(self._beyond(tx, source), admitted)
         if tx.at_edge and (admitted.code or not tx.unanswered):
@@ -501,7 +517,7 @@ class STx:
         """
         step = tx.steps[at]
         assert step.point is not None
-        pub = Pub(step.client, step.seq, step.point, step.payload)
+        pub = Pub(step.client, tx.number(at), step.point, step.payload)
         hops: tuple[Hop, ...] = ()
         view = self.broker.versions.view()
         if step.kind == "pub":
@@ -571,7 +587,7 @@ class STx:
         def named(before: int) -> str:
             step = tx.steps[before]
             if step.kind in ("pub", "tcm"):
-                return f"{step.client}:{step.seq}"
+                return f"{step.client}:{tx.number(before)}"
             return f"{step.client}#{tx.operations[before].seq}"
 
         return tuple(named(before) for before in tx.steps[at].after)
