@@ -112,10 +112,10 @@ class Chain:
     def pace(self, publications: int) -> None:
         self.latencies_us += self._traffic.run(publications, RATE_PER_S).latencies_us
 
-    def latency_us(self, percent: int) -> float:
-        """The nearest-rank percentile."""
-        ordered = sorted(self.latencies_us)
-        return ordered[(len(ordered) * percent + 99) // 100 - 1]
+
+def percentile(values: list[float], percent: int) -> float:
+    """The value of the nearest rank."""
+    return sorted(values)[(len(values) * percent + 99) // 100 - 1]
 
 
 def measure(
@@ -159,10 +159,10 @@ def measure(
         publications_per_s=round(measured.best_per_s),
         relay_publications_per_s=round(relays.best_per_s),
         bare_publications_per_s=None if bare is None else round(bare.best_per_s),
-        latency_us_p50=round(measured.latency_us(50), 1),
-        latency_us_p99=round(measured.latency_us(99), 1),
-        relay_latency_us_p50=round(relays.latency_us(50), 1),
-        relay_latency_us_p99=round(relays.latency_us(99), 1),
+        latency_us_p50=round(percentile(measured.latencies_us, 50), 1),
+        latency_us_p99=round(percentile(measured.latencies_us, 99), 1),
+        relay_latency_us_p50=round(percentile(relays.latencies_us, 50), 1),
+        relay_latency_us_p99=round(percentile(relays.latencies_us, 99), 1),
         latency_rate_per_s=RATE_PER_S,
         cpu_us=[round(us, 2) for us in measured.cpu_us],
     )

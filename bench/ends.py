@@ -104,6 +104,9 @@ class Frames:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def close(self) -> None:
+        self._socket.close()
+
     def send(self, frames: list[bytes]) -> None:
         """Send all of them, and wait until they have gone."""
         for start in range(0, len(frames), CHUNK_FRAMES):
