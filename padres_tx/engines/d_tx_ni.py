@@ -65,6 +65,8 @@ class DTxNI(Dynamic):
             if other is not None:
                 reason = f"{operation.client} uses the same part in {tx_text(other)}"
                 return self.doom(tx, "conflict", reason, now)
+            # Reserved at once, though it may have to wait and has changed nothing so far.
+            self.reserved.setdefault(tx.id, []).append(Undo(source, _nothing(operation), []))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
 
     def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
@@ -82,18 +84,20 @@ class DTxNI(Dynamic):
             return self.broker.start("", source, operation, None, now)
         tx, task = context
         if is_client(source):
-            # Its words may have changed while it waited: work out again what it changes.
+            if not self.broker.is_here(source):
+                return []  # It left while it waited, and the transaction is doomed for that.
+            # The client's words may have changed meanwhile: it gets its number and what it
+            # changes now, so that the numbers tell the order in which things were done.
             try:
-                again = self.routing.admit(source, operation, self.scope(tx))
+                operation = self.broker.admit(source, operation, self.scope(tx))
             except OperationError as error:
                 return self.doom(tx, error.code, str(error), now)
-            operation = msgspec.structs.replace(again, seq=operation.seq)
             space = self.routing.space(operation.kind, source)
             dropped = [
                 space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop
             ]
             undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
-            self.reserved.setdefault(tx.id, []).append(undo)
+            self.reserved[tx.id].append(undo)
         return self.carry_out(tx, source, operation, task, now)
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
@@ -107,6 +111,11 @@ class DTxNI(Dynamic):
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         undos = self.reserved.pop(tx.id, [])
         return compensate(self.broker, undos, now) if tx.status == "aborted" else []
+
+
+def _nothing(operation: Operation) -> Operation:
+    """The operation as one that has changed nothing: there is nothing to undo."""
+    return msgspec.structs.replace(operation, store=False, drop=())
 
 
 broker = DTxNI
