@@ -225,6 +225,10 @@ class Dynamic:
         """Every broker has the decision."""
         del self.txs[tx.id]
 
+    def something_decided(self, now: float) -> list[Effect]:
+        """A transaction was decided here, of whichever engine, and what it held up is released."""
+        return []
+
     # --- the broker's inputs (overlay.broker.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
@@ -631,6 +635,7 @@ class Dynamic:
             if other.open:
                 effects += self._look_again(other, now)
         effects += self.broker.release(now)
+        effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
@@ -708,3 +713,12 @@ class Dynamic:
                 outcome=outcome,
             )
         ]
+
+
+def something_decided(broker: Broker, now: float) -> list[Effect]:
+    """Tell the engines of a broker that a transaction was decided there."""
+    effects: list[Effect] = []
+    for engine in broker.engines.values():
+        if isinstance(engine, Dynamic):
+            effects += engine.something_decided(now)
+    return effects

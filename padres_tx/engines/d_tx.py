@@ -16,9 +16,12 @@ that is prepared or waits here is held until the decision, and those behind it q
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some
-losses the client asks for a fence: every broker lets what is prepared be decided and then gives
-way, and only an older fence goes first. So with n older fences a transaction loses at most
-FENCE_AFTER + n times.
+losses the client asks for a fence: every broker lets what is undecided be decided, lets nothing new
+begin, and then gives way; only an older fence goes first. Clients' plain operations wait at their
+edge brokers, where they have changed nothing yet; what has left those passes, so nobody waits for
+what waits for the fence. A second round goes through behind it all, and through what that has
+triggered, before the transaction takes its snapshot. So with n older fences a transaction loses at
+most FENCE_AFTER + n times.
 
 **Old versions** stay until Forget has come and no open transaction has a snapshot without them.
 """
@@ -118,10 +121,12 @@ class DTx(Dynamic):
 
     # --- plain operations ---
 
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        """While there is a fence, what clients begin has to wait."""
+        return bool(self._fences)
+
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
         preparing = self._preparing()
-        if self._fences:
-            return True
         if not preparing:
             return False
         plain = of_plain(self.routing, source, message, self.broker.versions.view())
@@ -151,7 +156,7 @@ class DTx(Dynamic):
             self.routing.discard(tx.id)
             versions.abort(tx.id)
         self._fold()
-        return self._fences_again(now)
+        return []
 
     def forgotten(self, tx: Tx) -> None:
         if tx.status == "aborted":
@@ -172,39 +177,64 @@ class DTx(Dynamic):
     def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
         if not begin.fence:
             return super().start(tx, begin, now)
-        return self._fence(tx.upstream, Fence(tx.id, tx.age), now)
+        return self._raise(tx, "fencing", now)
 
     def _fence(self, source: Hop, fence: Fence, now: float) -> list[Effect]:
         tx = self.txs.get(fence.tx)
         if tx is None:
-            tx = self._new(fence.tx, fence.age, source, now)
-        elif tx.upstream != source:
-            raise ProtocolError(f"{source} does not speak for {tx_text(fence.tx)}")
-        tx.status = "fencing"
+            return self._raise(self._new(fence.tx, fence.age, source, now), "fencing", now)
+        if tx.upstream != source or tx.status != "fenced":
+            raise ProtocolError(f"{source} raises no fence for {tx_text(fence.tx)}")
+        return self._raise(tx, "flushing", now)
+
+    def _raise(self, tx: Tx, status: str, now: float) -> list[Effect]:
+        """Begin a round: "fencing" lets what is undecided end, "flushing" goes through behind."""
+        tx.status = status
         tx.awaited = set(self.others(tx))
         self._fences[tx.id] = tx
-        return [*self.send(self.others(tx), fence), *self._fences_again(now)]
+        effects = self.send(self.others(tx), Fence(tx.id, tx.age))
+        for engine in self.broker.engines.values():
+            effects += getattr(engine, "give_way", _nobody)(now)
+        return effects + self._fences_again(now)
 
     def _fenced(self, source: Hop, fenced: Fenced, now: float) -> list[Effect]:
         tx = self.txs.get(fenced.tx)
-        if tx is None or tx.status != "fencing":
+        if tx is None or tx.id not in self._fences:
             return []
         tx.awaited.discard(source)
         return self._fences_again(now)
 
+    def something_decided(self, now: float) -> list[Effect]:
+        return self._fences_again(now)
+
     def _fences_again(self, now: float) -> list[Effect]:
-        """Let a fence stand when all that was prepared is decided and no older fence is here."""
-        effects: list[Effect] = []
-        for tx in sorted(self._fences.values(), key=lambda tx: tx.precedence):
-            if tx.status == "fencing" and not tx.awaited and not self._preparing():
-                tx.status = "fenced"
-                if tx.at_edge:
-                    effects += Dynamic.start(self, tx, Begin(tx.id, 0.0), now)
-                    effects += self._pump(tx, tx.frames[tx.upstream, 0], now)
-                else:
-                    effects += self.send((tx.upstream,), Fenced(tx.id))
-            break  # Only the oldest: the others wait for its decision.
-        return effects
+        """Let the oldest fence go on, if nothing is in its way; the others wait for it."""
+        if not self._fences:
+            return []
+        tx = min(self._fences.values(), key=lambda tx: tx.precedence)
+        if tx.awaited or tx.status not in ("fencing", "flushing"):
+            return []
+        if tx.status == "fencing" and self._somebody_writes():
+            return []
+        first, tx.status = tx.status == "fencing", "fenced"
+        if not tx.at_edge:
+            return self.send((tx.upstream,), Fenced(tx.id))
+        if first:
+            return self._raise(tx, "flushing", now)
+        started = Dynamic.start(self, tx, Begin(tx.id, 0.0), now)
+        return [*started, *self._pump(tx, tx.frames[tx.upstream, 0], now)]
+
+    def _somebody_writes(self) -> bool:
+        """Whether something here is prepared, or written by others and not decided."""
+        return bool(self._preparing()) or any(
+            footprint.writes
+            for engine in self.broker.engines.values()
+            for _, footprint in getattr(engine, "undecided", list)()
+        )
+
+
+def _nobody(now: float) -> list[Effect]:
+    return []
 
 
 broker = DTx

@@ -29,6 +29,9 @@ from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.wire import TxID, tx_text
 
+#: Why a transaction has to go when another one has raised a fence.
+PRECEDENCE = "another transaction has precedence after many losses"
+
 
 class DTxNI(Dynamic):
     """D-TX-NI at one broker."""
@@ -55,6 +58,14 @@ class DTxNI(Dynamic):
         """What is written here and may still be undone: nobody isolated may build on it."""
         return [(tx_text(tx.id), tx.footprint) for tx in self.txs.values() if tx.open]
 
+    def give_way(self, now: float) -> list[Effect]:
+        """Somebody needs precedence: what has written here and is not decided has to go."""
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            if tx.open and tx.footprint.writes:
+                effects += self.doom(tx, "conflict", PRECEDENCE, now)
+        return effects
+
     # --- operations on the shared state ---
 
     def apply(
@@ -65,6 +76,8 @@ class DTxNI(Dynamic):
             if other is not None:
                 reason = f"{operation.client} uses the same part in {tx_text(other)}"
                 return self.doom(tx, "conflict", reason, now)
+            if self._gives_way(source, operation):
+                return self.doom(tx, "conflict", PRECEDENCE, now)
             # Reserved at once, though it may have to wait and has changed nothing so far.
             self.reserved.setdefault(tx.id, []).append(Undo(source, _nothing(operation), []))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
@@ -86,6 +99,8 @@ class DTxNI(Dynamic):
         if is_client(source):
             if not self.broker.is_here(source):
                 return []  # It left while it waited, and the transaction is doomed for that.
+            if self._gives_way(source, operation):
+                return self.doom(tx, "conflict", PRECEDENCE, now)
             # The client's words may have changed meanwhile: it gets its number and what it
             # changes now, so that the numbers tell the order in which things were done.
             try:
@@ -99,6 +114,10 @@ class DTxNI(Dynamic):
             undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
             self.reserved[tx.id].append(undo)
         return self.carry_out(tx, source, operation, task, now)
+
+    def _gives_way(self, source: Hop, operation: Operation) -> bool:
+        others = (engine for engine in self.broker.engines.values() if engine is not self)
+        return any(other.reserves(source, operation) for other in others)
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         for engine in self.broker.engines.values():

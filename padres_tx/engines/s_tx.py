@@ -42,7 +42,7 @@ from overlay.routing import Outcome
 from padres_tx.admission import Conflict, Words, in_order
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
-from padres_tx.dynamic import DEADLINE_LIMIT_S, TX_LIMIT
+from padres_tx.dynamic import DEADLINE_LIMIT_S, TX_LIMIT, something_decided
 from padres_tx.wire import (
     Abort,
     Applied,
@@ -366,8 +366,12 @@ class STx:
         if other is not None:
             raise Conflict(f"{client} uses the same part in {tx_text(other)}")
         for name, engine in self.broker.engines.items():
-            if name != self.name and engine.holds(undo.source, undo.operation):
+            if name == self.name:
+                continue
+            if engine.holds(undo.source, undo.operation):
                 raise Conflict(f"an undecided {name} transaction concerns the same part")
+            if engine.reserves(undo.source, undo.operation):
+                raise Conflict(f"a {name} transaction has precedence after many losses")
 
     def _admitted(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
         tx = self.txs.get(admitted.tx)
@@ -418,6 +422,7 @@ class STx:
         self.reserved.pop(tx.id, None)
         effects += self._tell_clients(tx, decide)
         effects += self.broker.release(now)
+        effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
 
     def _tell_clients(self, tx: Tx, decide: Decide | None = None) -> list[Effect]:
@@ -556,6 +561,7 @@ class STx:
         self.reserved.pop(tx.id, None)
         effects = self._tell_clients(tx)
         effects += self.broker.release(now)
+        effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
 
     def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
