@@ -1,0 +1,316 @@
+-------------------------------- MODULE STx --------------------------------
+(***************************************************************************)
+(* S-TX: one static transaction, amid plain advertisements of others, on    *)
+(* the shared routing tables.  One step is one message taken in by one      *)
+(* broker, as in padres_tx/engines/s_tx.py, overlay/broker.py and           *)
+(* overlay/routing.py; proofs/README.md maps the actions to functions.      *)
+(*                                                                          *)
+(* The tables are real: where entries go, attraction, taking back, nested   *)
+(* acknowledgements of an (un-)advertisement.  The event space is one       *)
+(* point, so all filters overlap; an entry is a client and a number.        *)
+(*                                                                          *)
+(* Not here: crashes, time-outs (a refusal stands for them), holes (an      *)
+(* un-subscription drops whole entries), what other engines hold back.      *)
+(***************************************************************************)
+EXTENDS Integers, Sequences, FiniteSets, Trees
+
+CONSTANTS
+  Brokers, Nbr,
+  Clients,
+  Home,      \* [Clients -> Brokers]
+  Coord,     \* the coordinator, one of the clients
+  Subs,      \* the subscriptions at first: SUBSET (Clients \X Nat)
+  Ads,       \* the advertisements at first
+  Steps,     \* Seq([kind, client, n, drop, after]); n is 0 when nothing is stored
+  Plain,     \* Seq of plain operations [kind, client, n, drop], said in this order
+  Refusing,  \* edge brokers that may refuse
+  Expected,  \* [publishing steps -> who gets it]
+  Rules      \* AllRules, or fewer in a negative control
+
+AllRules == {
+  "all answer",    \* the decision needs the answer of every edge broker
+  "complete",      \* what depends on an (un-)advertisement waits until it is everywhere
+  "at once",       \* a step is carried out as soon as its dependencies are
+  "drops follow" } \* neighbours in the span are told what to drop, though they know
+
+VARIABLES brk, net, inbox, plain
+vars == <<brk, net, inbox, plain>>
+
+Hops == HopTable(Nbr)
+Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
+HopTo(b, client) == IF Home[client] = b THEN b ELSE Hops[b][Home[client]]
+Edge == Home[Coord]
+Up(b) == HopTo(b, Coord)
+
+Members == {Coord} \cup {Steps[i].client : i \in 1..Len(Steps)}
+Edges == {Home[c] : c \in Members}
+Span == UNION {Path(Hops, Edge, e) : e \in Edges}
+Around(b) == Nbr[b] \cap Span
+All == 1..Len(Steps)
+
+(***************************************************************************)
+(* Tables (overlay/routing.py).  An entry <<client, n>> came from           *)
+(* HopTo(b, client), in a tree.                                             *)
+(***************************************************************************)
+Extend(f, x, v) == [y \in DOMAIN f \cup {x} |-> IF y = x THEN v ELSE f[y]]
+Put(s, dests, m) == [s EXCEPT !.o = [n \in DOMAIN s.o |->
+                       IF n \in dests THEN Append(s.o[n], m) ELSE s.o[n]]]
+
+Reaches(b, srt, hop) == \E a \in srt : HopTo(b, a[1]) = hop
+Towards(b, srt, e) == {n \in Nbr[b] \ {HopTo(b, e[1])} : Reaches(b, srt, n)}
+
+Op(kind, client, n, drop, task) == <<"op", kind, client, n, drop, task>>
+
+\* A task is <<>> (nobody waits), <<i>> (the (un-)advertisement of step i) or <<i, e>> (entry e,
+\* which that one has set in motion).  Broker._ask: a neighbour does its part of a task, as a task
+\* of its own.  `asked` is a set of <<neighbour, message>>.
+RECURSIVE Ask(_, _, _)
+Ask(s, asked, task) ==
+  IF asked = {} THEN s
+  ELSE LET a == CHOOSE x \in asked : TRUE
+           s1 == Put(s, {a[1]}, a[2])
+           s2 == IF task = <<>> THEN s1
+                 ELSE [s1 EXCEPT !.waits = @ \cup {[from |-> a[1], part |-> a[2][6], task |-> task]}]
+       IN  Ask(s2, asked \ {a}, task)
+
+\* Routing._apply_subscription: what goes on to which neighbour.
+ApplySub(s, b, kind, client, n, drop, task) ==
+  LET gone == {e \in s.prt : e[1] = client /\ e[2] \in drop}
+      dropAt(h) == {e[2] : e \in {x \in gone : h \in Towards(b, s.srt, x)}}
+      new == <<client, n>>
+      storeAt == IF n = 0 THEN {} ELSE Towards(b, s.srt, new)
+      sent == {h \in Nbr[b] : h \in storeAt \/ dropAt(h) # {}}
+      s1 == [s EXCEPT !.prt = (@ \ gone) \cup (IF n = 0 THEN {} ELSE {new})]
+  IN  [s |-> s1,
+       forward |-> {<<h, Op(kind, client, IF h \in storeAt THEN n ELSE 0, dropAt(h), task)>> :
+                      h \in sent}]
+
+\* Routing.apply for (un-)advertisements: forward, attract, take back.
+ApplyAdv(s, b, kind, client, n, drop, task) ==
+  LET src == HopTo(b, client)
+      srt == (s.srt \ {e \in s.srt : e[1] = client /\ e[2] \in drop})
+             \cup (IF n = 0 THEN {} ELSE {<<client, n>>})
+      moved == IF src = b THEN {} ELSE {e \in s.prt : HopTo(b, e[1]) # src}
+      was == Reaches(b, s.srt, src)
+      now == Reaches(b, srt, src)
+      part(e) == IF task = <<>> THEN <<>> ELSE Append(task, e)
+      triggered == CASE now /\ ~was -> {<<src, Op("sub", e[1], e[2], {}, part(e))>> : e \in moved}
+                     [] was /\ ~now -> {<<src, Op("usub", e[1], 0, {e[2]}, part(e))>> : e \in moved}
+                     [] OTHER -> {}
+      forward == {<<h, Op(kind, client, n, drop, task)>> : h \in Nbr[b] \ {src}}
+  IN  Ask([s EXCEPT !.srt = srt], forward \cup triggered, task)
+
+\* Which neighbour asked for a task.
+Asker(b, task) ==
+  IF Len(task) = 1 THEN HopTo(b, Steps[task[1]].client) ELSE HopTo(b, task[2][1])
+
+(***************************************************************************)
+(* The engine at one broker.                                                *)
+(***************************************************************************)
+InitBroker(b) ==
+  [st |-> "none", unanswered |-> {}, handled |-> {}, started |-> {}, awaited |-> {},
+   acked |-> FALSE,
+   srt |-> Ads,
+   prt |-> {e \in Subs : \/ Home[e[1]] = b
+                         \/ \E a \in Ads : b \in Path(Hops, Home[e[1]], Home[a[1]])},
+   refused |-> FALSE,
+   waits |-> {},     \* parts of tasks that neighbours were asked for and have not answered
+   got |-> <<>>,     \* what its clients get in this step
+   o |-> [n \in Nbr[b] |-> <<>>]]
+
+Ready(s) == {i \in All : i \notin s.started /\ Steps[i].after \subseteq s.handled}
+
+RECURSIVE CarryOn(_, _), Finished(_, _, _), Complete(_, _, _, _), Handle(_, _, _)
+
+\* STx._finish and STx._acknowledge.
+Acknowledge(s, b) ==
+  IF s.awaited # {} \/ s.acked \/ s.st \notin {"aborted", "finished"} THEN s
+  ELSE LET s1 == [s EXCEPT !.acked = TRUE] IN
+       IF b = Edge THEN s1 ELSE Put(s1, {Up(b)}, <<"decided">>)
+
+Finish(s, b) ==
+  IF s.st # "committed" \/ s.handled # All THEN s
+  ELSE Acknowledge([s EXCEPT !.st = "finished"], b)
+
+\* STx._complete: over the span, then on with what depends on it.
+Complete(s, b, i, src) ==
+  LET s1 == [s EXCEPT !.started = @ \cup {i}, !.handled = @ \cup {i}]
+      s2 == Put(s1, Around(b) \ {src}, <<"complete", i>>)
+  IN  IF "at once" \in Rules THEN CarryOn(s2, b) ELSE s2
+
+\* Broker._finished.
+Finished(s, b, task) ==
+  IF task = <<>> \/ \E w \in s.waits : w.task = task THEN s
+  ELSE IF Asker(b, task) = b THEN Complete(s, b, task[1], b)
+  ELSE Put(s, {Asker(b, task)}, <<"done", task>>)
+
+\* Routing.apply_here: as a neighbour's operation, but those around do alike.
+ApplyHere(s, b, i) ==
+  LET step == Steps[i]
+      src == HopTo(b, step.client)
+      n == IF src = b \/ \E a \in s.srt : HopTo(b, a[1]) # src THEN step.n ELSE 0
+      out == ApplySub(s, b, step.kind, step.client, n, step.drop, <<>>)
+      others == {f \in out.forward : f[1] \notin Span}
+      drops == IF "drops follow" \notin Rules THEN {}
+               ELSE {<<f[1], [f[2] EXCEPT ![4] = 0]>> :
+                       f \in {g \in out.forward : g[1] \in Span /\ g[2][5] # {}}}
+  IN  Ask(out.s, others \cup drops, <<>>)
+
+\* STx._publish: to the broker's own clients, and to brokers outside the span.
+Deliver(s, b, i, within) ==
+  LET hops == {HopTo(b, e[1]) : e \in s.prt}
+      mine == {e[1] : e \in {x \in s.prt : Home[x[1]] = b}}
+      s1 == [s EXCEPT !.got = @ \o <<[step |-> i, to |-> mine]>>]
+  IN  Put(s1, (hops \cap Nbr[b]) \ within, <<"pub", i>>)
+
+Handle(s, b, i) ==
+  LET step == Steps[i]
+      s1 == [s EXCEPT !.started = @ \cup {i}]
+      here == Home[step.client] = b
+  IN  IF step.kind = "pub"
+      THEN Deliver([s1 EXCEPT !.handled = @ \cup {i}], b, i, Span)
+      ELSE IF step.kind \in {"sub", "usub"}
+      THEN ApplyHere([s1 EXCEPT !.handled = @ \cup {i}], b, i)
+      ELSE LET s2 == IF "complete" \in Rules THEN s1 ELSE [s1 EXCEPT !.handled = @ \cup {i}]
+           IN  IF ~here THEN s2
+               ELSE Finished(ApplyAdv(s2, b, step.kind, step.client, step.n, step.drop, <<i>>),
+                             b, <<i>>)
+
+\* STx._carry_on: the lowest first, as the plan's order has it.
+CarryOn(s, b) ==
+  IF s.st # "committed" THEN s
+  ELSE IF Ready(s) = {} THEN Finish(s, b)
+  ELSE CarryOn(Handle(s, b, CHOOSE i \in Ready(s) : \A j \in Ready(s) : i <= j), b)
+
+\* STx._spread.
+Spread(s, b, committed) ==
+  LET beyond == Around(b) \ {Up(b)}
+      s1 == Put([s EXCEPT !.st = IF committed THEN "committed" ELSE "aborted",
+                          !.awaited = beyond], beyond, <<"decide", committed>>)
+  IN  IF ~committed THEN Acknowledge(s1, b)
+      ELSE IF "at once" \in Rules THEN CarryOn(s1, b) ELSE s1
+
+\* STx._admitted.
+Admitted(s, b, src, edge, ok) ==
+  IF s.st # "planned" THEN s
+  ELSE LET s1 == Put([s EXCEPT !.unanswered = @ \ {edge}], Around(b) \ {src},
+                     <<"admitted", edge, ok>>)
+       IN  IF b = Edge /\ (~ok \/ s1.unanswered = {} \/ "all answer" \notin Rules)
+           THEN Spread(s1, b, ok) ELSE s1
+
+\* STx._plan, with the answer of this edge broker.
+Plan(s, b, src, ok) ==
+  LET s1 == Put([s EXCEPT !.st = "planned", !.unanswered = Edges, !.refused = ~ok],
+                Around(b) \ {src}, <<"plan">>)
+  IN  IF b \in Edges THEN Admitted(s1, b, b, b, ok) ELSE s1
+
+\* A plain operation, or one that an (un-)advertisement triggered.
+Operate(s, b, m) ==
+  LET task == m[6] IN
+  IF m[2] \in {"sub", "usub"}
+  THEN LET out == ApplySub(s, b, m[2], m[3], m[4], m[5], task)
+       IN  Finished(Ask(out.s, out.forward, task), b, task)
+  ELSE Finished(ApplyAdv(s, b, m[2], m[3], m[4], m[5], task), b, task)
+
+Answers(b) == IF b \in Refusing THEN {TRUE, FALSE} ELSE {TRUE}
+
+Take(s, b, src, m, ok) ==
+  CASE m[1] = "plan"     -> Plan(s, b, src, ok)
+    [] m[1] = "admitted" -> Admitted(s, b, src, m[2], m[3])
+    [] m[1] = "decide"   -> Spread(s, b, m[2])
+    [] m[1] = "complete" -> Complete(s, b, m[2], src)
+    [] m[1] = "decided"  -> Acknowledge([s EXCEPT !.awaited = @ \ {src}], b)
+    [] m[1] = "op"       -> Operate(s, b, m)
+    [] m[1] = "done"     -> LET w == CHOOSE x \in s.waits : x.from = src /\ x.part = m[2]
+                            IN  Finished([s EXCEPT !.waits = @ \ {w}], b, w.task)
+    [] m[1] = "pub"      -> Deliver(s, b, m[2], {src})
+
+(***************************************************************************)
+(* Behaviours.                                                              *)
+(***************************************************************************)
+Step(b, s, taken) ==
+  /\ brk' = [brk EXCEPT ![b] = [s EXCEPT !.o = [n \in Nbr[b] |-> <<>>], !.got = <<>>]]
+  /\ net' = [l \in Links |-> IF l[1] = b THEN taken[l] \o s.o[l[2]] ELSE taken[l]]
+  /\ inbox' = [c \in Clients |-> IF Home[c] # b THEN inbox[c]
+                 ELSE inbox[c] \o SelectSeq([i \in 1..Len(s.got) |->
+                                     IF c \in s.got[i].to THEN s.got[i].step ELSE 0],
+                                   LAMBDA x : x # 0)]
+
+Init ==
+  /\ brk = [b \in Brokers |-> InitBroker(b)]
+  /\ net = [l \in Links |-> <<>>]
+  /\ inbox = [c \in Clients |-> <<>>]
+  /\ plain = 0
+
+Receive(c, b) ==
+  /\ <<c, b>> \in Links /\ net[<<c, b>>] # <<>>
+  /\ LET m == Head(net[<<c, b>>]) IN
+     \E ok \in (IF m[1] = "plan" THEN Answers(b) ELSE {TRUE}) :
+        Step(b, Take(brk[b], b, c, m, ok), [net EXCEPT ![<<c, b>>] = Tail(@)])
+  /\ UNCHANGED plain
+
+Submit ==
+  /\ brk[Edge].st = "none"
+  /\ \E ok \in Answers(Edge) : Step(Edge, Plan(brk[Edge], Edge, Edge, ok), net)
+  /\ UNCHANGED plain
+
+SayPlain ==
+  /\ plain < Len(Plain)
+  /\ plain' = plain + 1
+  /\ LET p == Plain[plain + 1]
+         b == Home[p.client]
+     IN  Step(b, Operate(brk[b], b, Op(p.kind, p.client, p.n, p.drop, <<>>)), net)
+
+\* Only without the rule "at once": a broker takes its time.
+Later(b) ==
+  /\ "at once" \notin Rules /\ brk[b].st = "committed"
+  /\ CarryOn(brk[b], b) # brk[b]
+  /\ Step(b, CarryOn(brk[b], b), net)
+  /\ UNCHANGED plain
+
+Next == Submit \/ SayPlain \/ (\E l \in Links : Receive(l[1], l[2])) \/ \E b \in Brokers : Later(b)
+Spec == Init /\ [][Next]_vars
+
+(***************************************************************************)
+(* What must hold.                                                          *)
+(***************************************************************************)
+Decided(b) == brk[b].st \in {"committed", "finished", "aborted"}
+IsCommitted(b) == brk[b].st \in {"committed", "finished"}
+
+OneOutcome == \A b, c \in Span : ~(IsCommitted(b) /\ brk[c].st = "aborted")
+
+\* Nobody carries out what an edge broker has refused for its clients.
+NobodyOverruled == (\E b \in Edges : brk[b].refused) => \A b \in Span : ~IsCommitted(b)
+
+Quiet == (\A l \in Links : net[l] = <<>>) /\ \A b \in Brokers : ~ENABLED Later(b)
+
+Effect(table, ops, kinds) ==
+  LET mine == {i \in 1..Len(ops) : ops[i].kind \in kinds}
+  IN  (table \cup {<<ops[i].client, ops[i].n>> : i \in {j \in mine : ops[j].n # 0}})
+      \ UNION {{<<ops[i].client, k>> : k \in ops[i].drop} : i \in mine}
+
+Said == (IF IsCommitted(Edge) THEN Steps ELSE <<>>)
+Live(table, kinds) == Effect(Effect(table, Said, kinds), SubSeq(Plain, 1, plain), kinds)
+
+\* At rest the tables are what the live operations make them (proofs/oracle.py).
+Converged ==
+  Quiet => LET ads == Live(Ads, {"adv", "uadv"})
+               subs == Live(Subs, {"sub", "usub"})
+           IN  \A b \in Brokers :
+                 /\ brk[b].srt = ads
+                 /\ brk[b].prt = {e \in subs :
+                      \/ Home[e[1]] = b
+                      \/ \E a \in ads : b \in Path(Hops, Home[e[1]], Home[a[1]])}
+
+\* At rest all is decided and done.
+AtRest == Quiet => \A b \in Span : brk[b].st \in {"none", "aborted", "finished"} /\
+                     (brk[b].st # "none" => brk[b].acked /\ brk[b].waits = {})
+
+Count(q, x) == Cardinality({i \in 1..Len(q) : q[i] = x})
+
+\* A publication goes once to each who is to get it, and to nobody else; nobody else's at all.
+Delivered ==
+  /\ \A c \in Clients, i \in DOMAIN Expected : Count(inbox[c], i) <= 1
+  /\ Quiet => \A i \in DOMAIN Expected : \A c \in Clients :
+       Count(inbox[c], i) = IF IsCommitted(Edge) /\ c \in Expected[i] THEN 1 ELSE 0
+=============================================================================
