@@ -34,6 +34,9 @@ from padres_tx.wire import (
     to_client,
 )
 
+#: An end with one of these codes answers what was said too late; it is not the decision.
+LATE = ("unknown", "foreign", "finished")
+
 #: Deadlines play no part unless a scenario lets timers ring; then they ring at any moment.
 DEADLINE_S = 60.0
 
@@ -201,7 +204,7 @@ class Actor(NamedTuple):
                 finish = Finish(told.tx, told.frame, reaction.error)
                 answers = [_say(engine, each) for each in (*said, finish)]
                 return self._replace(numbers=numbers), answers
-            case Ended():
+            case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
                 heard = self._heard(Heard("ended", _text(told.tx), outcome))
                 if told.tx[0] != self.name:

@@ -17,6 +17,8 @@ Kind: TypeAlias = Literal[
     "dirty",
     "cycle",
     "handover",
+    # A core, or a judge, has failed in the middle of the run.
+    "error",
 ]
 
 

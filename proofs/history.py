@@ -1,21 +1,45 @@
-"""What happened in one run, as the checkers see it: records, and what clients and tables say.
+"""What happened in one run, as the checkers see it: each node's events, and what they belong to.
 
-Records alone are enough for most checks; they are the same in the simulator and in the trace files
-of broker processes. What they cannot carry is added if somebody knows it: what each client was
-told (`Clients`), the tables at the end, and whether everything had come to rest.
+A history is made of trace records; they are the same in the simulator and in the files of broker
+processes. What they cannot carry is added if somebody knows it: what each client was told
+(`Clients`), the tables at the end, and what still waited then. Here the records are put into
+the order of their nodes, and it is worked out once for all checkers
+
+- which transactions, clients, routing operations (`Word`) and publications there were,
+- which operations reached a broker on their own way, and which in consequence of another one
+  (attracted or sent back by an (un-)advertisement): the sender's record says so, and links are
+  FIFO.
+
+A client that leaves and comes back begins to count again; its lives are told apart.
 
 This module tells nothing right from wrong.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import NamedTuple, TypeAlias
 
-from overlay.messages import AnyMessage, EngineMessage, Pub
+from overlay.filters import Filter, Value
+from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
+from overlay.notation import format_filter, parse_filter, parse_publication
 from overlay.simulator import Simulator
 from overlay.trace import Record
 from padres_tx.wire import Ended, to_client, tx_text
+
+#: Engines whose changes carry a version until the decision; others change what everybody sees.
+VERSIONED = frozenset({"d-tx"})
+
+#: An end with one of these codes answers something that was said too late; it is no decision.
+LATE = frozenset({"unknown", "foreign", "finished"})
+
+#: Texts that are parsed repeat: filters do always, and each publication is matched at some brokers.
+CACHED_TEXTS = 65_536
+
+#: A client's operation or publication: the client, which of its lives, and its number.
+Key: TypeAlias = tuple[str, int, int]
 
 
 class Clients:
@@ -34,12 +58,141 @@ class Clients:
             self.received.setdefault(client, []).append(f"{message.client}:{message.seq}")
         elif isinstance(message, EngineMessage):
             told = to_client.decode(message.body)
-            if isinstance(told, Ended):
+            if isinstance(told, Ended) and told.code not in LATE:
                 self.outcomes.setdefault(tx_text(told.tx), {})[client] = told.committed
 
     def asks(self, engine: str, tx: tuple[str, int]) -> None:
         """A coordinator has begun a transaction, or submitted one."""
         self.asked[tx_text(tx)] = engine
+
+
+class Row(NamedTuple):
+    """One line of a broker's table at the end."""
+
+    table: str
+    client: str
+    number: int
+    kind: str
+    filter: str
+    hop: str
+    #: Transactions whose marks it still carries.
+    marks: tuple[str, ...] = ()
+
+
+class Change(NamedTuple):
+    """What an operation did to the tables: the `outcome` of its record, taken apart."""
+
+    kept: bool
+    dropped: tuple[int, ...]
+    #: The entries of others that moved in consequence: client, number, and the neighbour told.
+    moved: tuple[tuple[str, int, str], ...]
+
+
+class Event:
+    """A record in its place among those of its node."""
+
+    __slots__ = ("at", "cause", "change", "key", "life", "record")
+
+    def __init__(self, record: Record, at: int, life: int) -> None:
+        self.record = record
+        self.at = at
+        #: Which life of its client it belongs to.
+        self.life = life
+        self.key: Key | None = None
+        number = record.op_id[len(record.client) + 1 :]
+        if number:
+            self.key = (record.client, life, int(number))
+        self.change = NO_CHANGE
+        #: The (un-)advertisement in consequence of which an entry came here; None: its own way.
+        self.cause: Key | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.record.node}:{self.at} {self.record.kind} {self.record.op_id}>"
+
+
+class Tx:
+    """A transaction, and where in each node's events it began, was decided and ended."""
+
+    __slots__ = ("begun", "decided", "edge", "ended", "engine", "name", "neighbours")
+
+    def __init__(self, name: str, engine: str) -> None:
+        self.name = name
+        self.engine = engine
+        #: The coordinator's edge broker.
+        self.edge = ""
+        self.begun: dict[str, int] = {}
+        #: The neighbours of each node that it went to, the one that it came from included.
+        self.neighbours: dict[str, frozenset[str]] = {}
+        self.decided: dict[str, tuple[int, str]] = {}
+        self.ended: dict[str, int] = {}
+
+    @property
+    def outcome(self) -> str:
+        """ "committed", "aborted", or nothing; the coordinator's edge broker has the say."""
+        if self.edge in self.decided:
+            return self.decided[self.edge][1]
+        return next((outcome for _, outcome in self.decided.values()), "")
+
+    @property
+    def committed(self) -> bool:
+        return self.outcome == "committed"
+
+
+class Word:
+    """A routing operation of a client: what it has said at its edge broker."""
+
+    __slots__ = ("box", "edge", "event", "key", "kind", "text", "tx")
+
+    def __init__(self, event: Event, tx: Tx | None) -> None:
+        record = event.record
+        assert event.key is not None
+        self.key = event.key
+        self.kind = record.op_kind
+        self.text = record.filter
+        self.box = box(record.filter)
+        self.edge = record.node
+        self.event = event
+        self.tx = tx
+
+    @property
+    def name(self) -> str:
+        return self.event.record.op_id
+
+    @property
+    def positive(self) -> bool:
+        return self.kind in ("sub", "adv")
+
+    @property
+    def table(self) -> str:
+        return table_of(self.kind)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has become effective: said on its own, or in a committed transaction."""
+        return self.tx is None or self.tx.committed
+
+
+class Publication:
+    """A publication or tcm: where it entered, and what became of it at each node."""
+
+    __slots__ = ("delivered", "key", "matched", "published", "text", "tx")
+
+    def __init__(self, published: Event, tx: Tx | None) -> None:
+        assert published.key is not None
+        self.key = published.key
+        self.text = published.record.filter
+        self.tx = tx
+        self.published = published
+        self.matched: dict[str, Event] = {}
+        self.delivered: list[Event] = []
+
+    @property
+    def name(self) -> str:
+        return self.published.record.op_id
+
+    @property
+    def point(self) -> Mapping[str, Value]:
+        return point(self.text)
 
 
 class History:
@@ -50,23 +203,244 @@ class History:
         records: Iterable[Record],
         *,
         clients: Clients | None = None,
-        tables: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Iterable[Row]] | None = None,
         unrest: Mapping[str, str] | None = None,
         complete: bool = True,
     ) -> None:
-        self.records = list(records)
+        """`complete`: all records are there, up to where everything had come to rest."""
         self.clients = clients
-        #: Each broker's tables at the end, as `Routing.as_data` gives them.
-        self.tables = tables
-        #: By broker, what still waits there although nothing is on its way; empty if nothing does.
-        self.unrest = unrest
-        #: Whether the records are all there, to a point where everything had come to rest.
+        self.tables = None if tables is None else {n: list(rows) for n, rows in tables.items()}
+        #: By broker, what still waited there in the end.
+        self.unrest = dict(unrest or {})
         self.complete = complete
+        self.events: dict[str, list[Event]] = {}
+        self.txs: dict[str, Tx] = {}
+        self.words: dict[Key, Word] = {}
+        self.publications: dict[Key, Publication] = {}
+        #: The edge broker of each life of a client, and the lives that have ended somewhere.
+        self.homes: dict[tuple[str, int], str] = {}
+        self.gone: set[tuple[str, int]] = set()
+        #: Nodes whose numbers begin again: a broker's state was lost, and others' with it.
+        self.restarted: set[str] = set()
+        self._read(records)
+        self._find_causes()
 
     @classmethod
     def from_simulator(
         cls, sim: Simulator, clients: Clients | None = None, *, complete: bool = True
     ) -> History:
         """The run of a simulator whose brokers trace; `complete` if it has come to rest."""
-        tables = {name: broker.routing.as_data() for name, broker in sim.brokers.items()}
-        return cls(sim.records, clients=clients, tables=tables, complete=complete)
+        tables: dict[str, list[Row]] = {}
+        unrest: dict[str, str] = {}
+        for name, broker in sim.brokers.items():
+            tables[name] = []
+            spaces = [("prt", broker.routing.prt)]
+            spaces += [("srt", space) for _, space in sorted(broker.routing.srt.items())]
+            for table, space in spaces:
+                yes, no = ("sub", "usub") if table == "prt" else ("adv", "uadv")
+                for entry in space:
+                    marks = [entry.added_by] if entry.added_by else []
+                    tables[name].append(
+                        Row(
+                            table,
+                            entry.client,
+                            entry.seq,
+                            yes if entry.positive else no,
+                            format_filter(entry.filter),
+                            entry.hop,
+                            tuple(tx_text(mark) for mark in (*marks, *entry.removed_by)),
+                        )
+                    )
+            waits = [] if broker.at_rest else ["operations wait"]
+            for engine in broker.engines.values():
+                waits += [f"{tx_text(tx)} is open" for tx in getattr(engine, "txs", ())]
+            if waits:
+                unrest[name] = ", ".join(waits)
+        return cls(sim.records, clients=clients, tables=tables, unrest=unrest, complete=complete)
+
+    # --- reading ---
+
+    def _read(self, records: Iterable[Record]) -> None:
+        lives: dict[tuple[str, str], int] = {}
+        last: dict[str, int] = {}
+        for record in records:
+            node, client = record.node, record.client
+            if record.seq <= last.get(node, 0):
+                self.restarted.add(node)
+            last[node] = record.seq
+            events = self.events.setdefault(node, [])
+            event = Event(record, len(events), lives.get((node, client), 0))
+            events.append(event)
+            if record.kind in ("apply", "undo") or (record.kind == "end" and not record.tx):
+                event.change = change(record.outcome)
+            if record.tx:
+                self._of_transaction(event)
+            elif record.kind == "begin" and record.source == client_hop(client):
+                # Of two that come at once, the one whose broker's name sorts first stays.
+                home = self.homes.get((client, event.life), node)
+                self.homes[client, event.life] = min(node, home)
+            elif record.kind == "end":
+                self.gone.add((client, event.life))
+                lives[node, client] = event.life + 1
+            if event.key is not None and record.source == client_hop(client):
+                self._enters(event)
+        for events in self.events.values():
+            for event in events:
+                if event.record.kind in ("publish", "match", "deliver"):
+                    self._follow(event)
+
+    def _of_transaction(self, event: Event) -> None:
+        record = event.record
+        tx = self.txs.get(record.tx)
+        if tx is None:
+            tx = self.txs[record.tx] = Tx(record.tx, record.engine)
+        node = record.node
+        if record.kind == "begin":
+            tx.begun.setdefault(node, event.at)
+            tx.neighbours[node] = frozenset({*record.dests, record.source})
+            if record.source.startswith("@"):
+                tx.edge = node
+        elif record.kind == "decide":
+            tx.decided.setdefault(node, (event.at, record.outcome))
+        elif record.kind == "end":
+            tx.ended.setdefault(node, event.at)
+
+    def _enters(self, event: Event) -> None:
+        """An operation or publication of a client has come to its edge broker."""
+        assert event.key is not None
+        tx = self.txs.get(event.record.tx)
+        if event.record.kind == "apply":
+            self.words.setdefault(event.key, Word(event, tx))
+
+    def _follow(self, event: Event) -> None:
+        if event.key is None:
+            return
+        if event.record.kind == "publish":
+            tx = self.txs.get(event.record.tx)
+            self.publications.setdefault(event.key, Publication(event, tx))
+            return
+        publication = self.publications.get(event.key)
+        if publication is None:
+            # Its beginning comes with another node's records.
+            found = self._published.get(event.record.op_id, ())
+            origin = next((e for e in found if e.key == event.key), found[0] if found else event)
+            assert origin.key is not None
+            tx = self.txs.get(origin.record.tx or event.record.tx)
+            publication = self.publications.setdefault(event.key, Publication(origin, tx))
+        if event.record.kind == "match":
+            publication.matched.setdefault(event.record.node, event)
+        else:
+            publication.delivered.append(event)
+
+    @cached_property
+    def _published(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for events in self.events.values():
+            for event in events:
+                if event.record.kind == "publish":
+                    found.setdefault(event.record.op_id, []).append(event)
+        return found
+
+    def _find_causes(self) -> None:
+        """Tell the operations that came on their own way from those that others have moved."""
+        sent: defaultdict[tuple[str, str, str, str, int], deque[Key | None]] = defaultdict(deque)
+        changes = [
+            event
+            for events in self.events.values()
+            for event in events
+            if event.record.kind in ("apply", "undo", "end")
+        ]
+        for event in changes:
+            record = event.record
+            if event.key is not None:
+                for dest in record.dests:
+                    sent[record.node, dest, record.tx, record.client, event.key[2]].append(None)
+            for client, number, dest in event.change.moved:
+                cause = event.key or (record.client, event.life, 0)
+                sent[record.node, dest, record.tx, client, number].append(cause)
+        for event in changes:
+            record = event.record
+            if event.key is not None:
+                causes = sent.get((record.source, record.node, record.tx, *_short(event.key)))
+                if causes:
+                    event.cause = causes.popleft()
+
+    # --- asking ---
+
+    def word(self, event: Event) -> Word | None:
+        return self.words.get(event.key) if event.key is not None else None
+
+    @cached_property
+    def tree(self) -> dict[str, tuple[str, ...]]:
+        """Each broker's neighbours, as far as anything went between them."""
+        found: dict[str, set[str]] = {node: set() for node in self.events}
+        for node, events in self.events.items():
+            for event in events:
+                for hop in (event.record.source, *event.record.dests):
+                    if hop and not hop.startswith("@"):
+                        found[node].add(hop)
+                        found.setdefault(hop, set()).add(node)
+        return {node: tuple(sorted(others)) for node, others in sorted(found.items())}
+
+    @cached_property
+    def applied(self) -> dict[tuple[str, Key], list[Event]]:
+        """At each node the events of each word, in their order."""
+        found: dict[tuple[str, Key], list[Event]] = {}
+        for node, events in self.events.items():
+            for event in events:
+                if event.key is not None and event.record.kind in ("apply", "undo"):
+                    found.setdefault((node, event.key), []).append(event)
+        return found
+
+    def committed_at(self, tx: Tx, node: str, at: int) -> bool:
+        """Whether a transaction was committed at a node before one of its events."""
+        when, outcome = tx.decided.get(node, (at, ""))
+        return outcome == "committed" and when < at
+
+
+# --- small things -------------------------------------------------------------------------------
+
+
+def _short(key: Key) -> tuple[str, int]:
+    return key[0], key[2]
+
+
+@lru_cache(CACHED_TEXTS)
+def box(text: str) -> Filter:
+    return parse_filter(text)
+
+
+@lru_cache(CACHED_TEXTS)
+def point(text: str) -> Mapping[str, Value]:
+    return parse_publication(text)
+
+
+@lru_cache(CACHED_TEXTS)
+def change(outcome: str) -> Change:
+    """What a record of an operation says about the tables."""
+    dropped: list[int] = []
+    moved: list[tuple[str, int, str]] = []
+    parts = outcome.split()
+    for part in parts:
+        if part.startswith("-"):
+            dropped.append(int(part[1:]))
+        elif part != "+":
+            name, _, hop = part.partition(">")
+            client, _, number = name.rpartition("#")
+            moved.append((client, int(number), hop))
+    return Change("+" in parts, tuple(dropped), tuple(moved))
+
+
+NO_CHANGE = Change(False, (), ())
+
+
+@lru_cache(CACHED_TEXTS)
+def versions(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The versions that a record's view sees, and those that it hides."""
+    parts = [part for part in text.split(",") if part]
+    hidden = frozenset(part[1:] for part in parts if part.startswith("-"))
+    return frozenset(part for part in parts if not part.startswith("-")), hidden
+
+
+def table_of(kind: str) -> str:
+    return "prt" if kind in ("sub", "usub") else "srt"

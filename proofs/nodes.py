@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from overlay.broker import Broker
 from overlay.codec import decode, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
@@ -110,46 +112,22 @@ class Word(NamedTuple):
     tx: str
 
 
-class Event(NamedTuple):
-    """What a record says, without when."""
-
-    kind: str
-    tx: str
-    op_id: str
-    op_kind: str
-    client: str
-    filter: str
-    source: str
-    dests: tuple[str, ...]
-    outcome: str
-
-
 class Facts(NamedTuple):
     """What has to be known of a broker's past to judge it."""
 
     words: tuple[Word, ...] = ()
-    events: tuple[Event, ...] = ()
+    #: Without numbers and times, which say nothing that their order does not.
+    records: tuple[Record, ...] = ()
 
     def after(self, records: Iterable[Record]) -> Facts:
-        words, events = dict.fromkeys(self.words), list(self.events)
+        words, kept = dict.fromkeys(self.words), list(self.records)
         for record in records:
             if record.kind == "apply" and record.source == client_hop(record.client):
                 number = int(record.op_id.rpartition("#")[2])
                 words[Word(record.client, number, record.op_kind, record.filter, record.tx)] = None
             if record.kind not in ("begin", "end"):
-                event = Event(
-                    record.kind,
-                    record.tx,
-                    record.op_id,
-                    record.op_kind,
-                    record.client,
-                    record.filter,
-                    record.source,
-                    record.dests,
-                    record.outcome,
-                )
-                events.append(event)
-        return Facts(tuple(sorted(words)), tuple(events))
+                kept.append(msgspec.structs.replace(record, seq=0, at_ns=0))
+        return Facts(tuple(sorted(words)), tuple(kept))
 
 
 class Core(NamedTuple):

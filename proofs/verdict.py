@@ -22,7 +22,7 @@ from overlay.notation import format_filter, format_publication, parse_filter
 from padres_tx.wire import Step
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.network import Network, State
-from proofs.nodes import BrokerNode, ClientNode, Event, Word
+from proofs.nodes import BrokerNode, ClientNode, Word
 from proofs.oracle import Line, Oracle, holds
 from proofs.scenario import Scenario
 from proofs.snapshot import thaw
@@ -175,15 +175,15 @@ class Judge:
         programs = {unit.name: self._program(unit) for unit in end.units if unit.is_transaction}
         for node, local in end.brokers:
             seen: dict[str, list[str]] = {}
-            for event in node.facts(local).events:
-                program = programs.get(event.tx, {})
-                op = _op(event)
-                so_far = seen.setdefault(event.tx, [])
-                if event.kind not in ("apply", "match") or op not in program or op in so_far:
+            for record in node.facts(local).records:
+                program = programs.get(record.tx, {})
+                op = f"{record.client}'s {record.op_kind}({record.filter})"
+                so_far = seen.setdefault(record.tx, [])
+                if record.kind not in ("apply", "match") or op not in program or op in so_far:
                     continue
                 for early in so_far:
                     if op in program[early]:
-                        yield Finding("order", event.tx, f"{node.hop} handled {early} before {op}")
+                        yield Finding("order", record.tx, f"{node.hop} handled {early} before {op}")
                 so_far.append(op)
 
     def _program(self, unit: Unit) -> dict[str, set[str]]:
@@ -354,9 +354,9 @@ class End:
                 if heard.kind == "ended":
                     found.setdefault(heard.what, {})[actor.name] = heard.outcome
         for node, local in self.brokers:
-            for event in node.facts(local).events:
-                if event.kind == "decide":
-                    found.setdefault(event.tx, {})[node.hop] = event.outcome
+            for record in node.facts(local).records:
+                if record.kind == "decide":
+                    found.setdefault(record.tx, {})[node.hop] = record.outcome
         return found
 
     @cached_property
@@ -398,10 +398,6 @@ class End:
         for (client, what), times in self.got.items():
             if times > 1:
                 yield Finding("duplicate", client, f"{client} got {what} {times} times")
-
-
-def _op(event: Event) -> str:
-    return f"{event.client}'s {event.op_kind}({event.filter})"
 
 
 def _op_of(step: Step) -> str:

@@ -3,9 +3,9 @@
 A run has a tree of brokers, clients with something to hold, and then everything at once: concurrent
 transactions on few filters, so that they conflict; plain operations and publications; a stream
 of numbered events that is handed from worker to worker; and faults. Its choices come from a tape
-in two parts. First all that is to happen, and when, is drawn (`Program`), then the delays of
-messages as they are sent. So a choice that is made smaller leaves those behind it as they are, and
-a failing tape shrinks well (`shrink`). For the same reason 0 is always the tamest choice.
+in two parts: first all that is to happen, and when (`Program`), then the delays of messages as they
+are sent. It is drawn so that a failing tape shrinks well (`shrink`): 0 is always the tamest choice,
+and where there are several of something, what was drawn for each of them is known (`Part`).
 
 What has to hold afterwards is for `judge`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import networkx as nx
@@ -22,8 +22,10 @@ import networkx as nx
 from overlay.broker import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.messages import Kind, client_hop
-from overlay.simulator import Choose, Tape
+from overlay.simulator import STEP_LIMIT, Tape
 from padres_tx.wire import Abort, Ended, Step, TxID
+from proofs.history import History
+from proofs.shrink import Part
 from proofs.world import DEADLINE_S, World
 
 #: Engines whose transactions are decided by brokers; "mixed" runs them side by side.
@@ -54,6 +56,8 @@ WAIT_MS = 10
 OUTAGE_STEP_MS = 10
 OUTAGE_STEPS = 16
 
+T = TypeVar("T")
+
 CONTROL = Filter({"class": "ctl"})
 SPACE = Filter({"class": "p", "x": (0, 3)})
 STREAM = Filter({"class": "s"})
@@ -68,10 +72,14 @@ class Shape(msgspec.Struct, frozen=True):
     transactions: int = 4
     faults: tuple[str, ...] = ("delay",)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How the tape of a run of full size begins."""
+        return self.brokers - 1, self.clients - 1, self.transactions
+
     def tape(self, seed: int) -> Tape:
-        """A tape that begins with the largest sizes; what follows comes from the seed."""
-        sizes = (self.brokers - 1, self.clients - 1, self.transactions)
-        return Tape(seed=seed, choices=sizes)
+        """The tape of a run of full size, all else from the seed."""
+        return Tape(seed=seed, choices=self.sizes)
 
 
 # --- what is to happen ---
@@ -135,24 +143,56 @@ class Fault(NamedTuple):
 class Program:
     """All that is to happen in a run, drawn from a tape."""
 
-    def __init__(self, shape: Shape, choose: Choose) -> None:
-        self.choose = choose
-        self.tree: nx.Graph[str] = nx.Graph()
-        brokers = 1 + choose(shape.brokers)
-        clients = 1 + choose(shape.clients)
-        transactions = choose(shape.transactions + 1)
-        self.tree.add_node("B1")
-        for n in range(2, brokers + 1):
-            self.tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
-        self.edges = {f"C{n}": f"B{1 + choose(brokers)}" for n in range(clients)}
-        self.clients = list(self.edges)
+    def __init__(self, shape: Shape, tape: Tape) -> None:
+        self._tape = tape
+        self.choose = tape.choose
+        #: What can be left out, in the order of the tape.
+        self.parts: list[Part] = []
         self._numbers = 0
-        self.held = [(client, self._filter()) for client in self.clients for _ in range(choose(3))]
         self._engines = DECIDED if shape.engine == MIXED else (shape.engine,)
-        self.transactions = [self._transaction() for _ in range(transactions)]
-        self.plain = [(self._moment(), self._op(self._client())) for _ in range(choose(8))]
-        self.handovers = self._handovers(choose(3)) if clients > 1 else None
-        self.faults = self._faults(shape.faults)
+        brokers = self.choose(shape.brokers)
+        clients = self.choose(shape.clients)
+        transactions = self.choose(shape.transactions + 1)
+        self.tree: nx.Graph[str] = nx.Graph()
+        self.tree.add_node("B1")
+        self._draw(0, brokers, self._grow)
+        self.edges: dict[str, str] = {}
+        self.held: list[tuple[str, Filter]] = []
+        self._come()
+        self._draw(1, clients, self._come)
+        self.clients = list(self.edges)
+        self.transactions = self._draw(2, transactions, self._transaction)
+        self.plain = self._several(8, lambda: (self._moment(), self._op(self._client())))
+        self.handovers = self._handovers() if clients else None
+        self.faults: list[Fault] = []
+        if "link-cut" in shape.faults:
+            self.faults += self._several(4, self._cut)
+        if "client-crash" in shape.faults:
+            self.faults += self._several(3, self._crash)
+        #: How many choices it took; those behind them are delays.
+        self.length = len(tape.choices)
+
+    def _draw(self, counted: int, count: int, draw: Callable[[], T]) -> list[T]:
+        drawn: list[T] = []
+        for _ in range(count):
+            start = len(self._tape.choices)
+            drawn.append(draw())
+            self.parts.append(Part(counted, start, len(self._tape.choices)))
+        return drawn
+
+    def _several(self, below: int, draw: Callable[[], T]) -> list[T]:
+        """Fewer than `below` of something."""
+        counted = len(self._tape.choices)
+        return self._draw(counted, self.choose(below), draw)
+
+    def _grow(self) -> None:
+        size = len(self.tree)
+        self.tree.add_edge(f"B{size + 1}", f"B{1 + self.choose(size)}")
+
+    def _come(self) -> None:
+        client = f"C{len(self.edges)}"
+        self.edges[client] = f"B{1 + self.choose(len(self.tree))}"
+        self.held += [(client, filter) for filter in self._several(3, self._filter)]
 
     def _client(self) -> str:
         return self.clients[self.choose(len(self.clients))]
@@ -181,7 +221,8 @@ class Program:
         at_ms = self._moment() // 2
         engine = self._engines[self.choose(len(self._engines))]
         coordinator = self._client()
-        ops = [self._op(self._client()) for _ in range(1 + self.choose(4))]
+        ops = [self._op(self._client())]
+        ops += self._several(4, lambda: self._op(self._client()))
         # One after the other, but for the static engine not always.
         loose = engine == "s-tx" and self.choose(4) == 3
         after = [
@@ -197,40 +238,38 @@ class Program:
             ending=ending, nested=unusual in (6, 7, 8), attempts=1 + self.choose(ATTEMPTS)
         )
 
-    def _handovers(self, count: int) -> Handovers | None:
-        if not count:
+    def _handovers(self) -> Handovers | None:
+        pauses_ms = self._several(3, lambda: self.choose(WINDOW_MS // 4))
+        if not pauses_ms:
             return None
         first = self.choose(len(self.clients))
         second = (first + 1 + self.choose(len(self.clients) - 1)) % len(self.clients)
         workers = (self.clients[first], self.clients[second])
-        publishers = [self._client() for _ in range(1 + self.choose(2))]
+        publishers = [self._client(), self._client()]
         # Side by side with others, it is the isolated engine that has to keep its promise.
         engine = "d-tx" if "d-tx" in self._engines else self._engines[0]
-        pauses_ms = [self.choose(WINDOW_MS // 4) for _ in range(count)]
+        coordinator = self._client()
+        gaps = self._several(16, lambda: (self.choose(WINDOW_MS // 4), publishers[self.choose(2)]))
         events: list[tuple[int, str]] = []
         at_ms = 0
-        for _ in range(count * (1 + self.choose(8))):
-            at_ms += self.choose(WINDOW_MS // 4)
-            events.append((at_ms, publishers[self.choose(len(publishers))]))
-        return Handovers(workers, publishers, self._client(), engine, pauses_ms, events)
+        for gap_ms, publisher in gaps:
+            at_ms += gap_ms
+            events.append((at_ms, publisher))
+        return Handovers(workers, publishers, coordinator, engine, pauses_ms, events)
 
-    def _faults(self, kinds: Sequence[str]) -> list[Fault]:
-        faults: list[Fault] = []
+    def _cut(self) -> Fault:
         links = [
             *sorted(self.tree.edges),
             *((str(client_hop(client)), edge) for client, edge in self.edges.items()),
         ]
-        if "link-cut" in kinds:
-            for _ in range(self.choose(4)):
-                where = links[self.choose(len(links))]
-                outage_ms = OUTAGE_STEP_MS * (1 + self.choose(OUTAGE_STEPS))
-                faults.append(Fault(self._moment(), "link-cut", where, outage_ms))
-        if "client-crash" in kinds:
-            for _ in range(self.choose(3)):
-                where = (self._client(), f"B{1 + self.choose(len(self.tree))}")
-                outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS) * self.choose(2)
-                faults.append(Fault(self._moment(), "client-crash", where, outage_ms))
-        return faults
+        where = links[self.choose(len(links))]
+        outage_ms = OUTAGE_STEP_MS * (1 + self.choose(OUTAGE_STEPS))
+        return Fault(self._moment(), "link-cut", where, outage_ms)
+
+    def _crash(self) -> Fault:
+        where = (self._client(), f"B{1 + self.choose(len(self.tree))}")
+        outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS) * self.choose(2)
+        return Fault(self._moment(), "client-crash", where, outage_ms)
 
 
 # --- what happens ---
@@ -256,7 +295,7 @@ class Run:
     ) -> None:
         self.shape = shape
         self.tape = tape
-        self.program = Program(shape, tape.choose)
+        self.program = Program(shape, tape)
         self.world = World(self.program.tree, tape.choose, factories=factories)
         self.attempts: list[Attempt] = []
         #: What the clients of a transaction without a broker's half have asked for.
@@ -270,8 +309,11 @@ class Run:
         self._asked: list[list[Step] | str] = []
         self._owner = 0
 
-    def go(self) -> None:
-        """Let everything happen, until the overlay is at rest."""
+    def go(self, steps: int = STEP_LIMIT) -> None:
+        """Let everything happen, until the overlay is at rest.
+
+        Raises NeverSettles after too many steps, and whatever brokers raise.
+        """
         sim = self.world.sim
         # How they came together is not what is tried: no choices.
         sim.delay_steps, delay_steps = 1, sim.delay_steps
@@ -289,7 +331,11 @@ class Run:
                 self._at(at_ms, self._event, publisher)
         for fault in program.faults:
             self._at(fault.at_ms, self._fault, fault)
-        sim.run()
+        sim.run(steps=steps)
+
+    def history(self) -> History:
+        """The run as checkers see it."""
+        return History.from_simulator(self.world.sim, self.world.clients)
 
     def _at(self, delay_ms: int, act: Callable[..., Any], *arguments: Any) -> None:
         self.world.sim.at(delay_ms / 1000, partial(act, *arguments))

@@ -42,6 +42,7 @@ from padres_tx.wire import (
     to_client,
     tx_text,
 )
+from proofs.history import Clients
 from proofs.oracle import Line, Oracle
 
 #: What a client does on a tcm: its steps, or an error's text.
@@ -81,6 +82,8 @@ class World:
             broker=lambda name, others: Broker(name, others, engines=made, trace=trace),
         )
         self.oracle = Oracle(tree)
+        #: What clients were told, for checkers.
+        self.clients = Clients()
         self.numbers: defaultdict[str, int] = defaultdict(int)
         self.reactions: dict[str, Reaction] = {}
         self.got: defaultdict[str, list[Pub]] = defaultdict(list)
@@ -150,6 +153,7 @@ class World:
     ) -> TxID:
         """Send a whole dynamic transaction: begin, the coordinator's steps, and the commit."""
         tx = (client, self.number(client))
+        self.clients.asks(engine, tx)
         self.say(engine, client, Begin(tx, deadline_s, age, fence))
         for number, step in enumerate(steps):
             self.say(engine, client, Operate(tx, 0, number, self._numbered(step)))
@@ -160,6 +164,7 @@ class World:
     def submit(self, client: str, steps: Iterable[Step], *, deadline_s: float = DEADLINE_S) -> TxID:
         """Send a whole static transaction."""
         tx = (client, self.number(client))
+        self.clients.asks("s-tx", tx)
         numbered = tuple(self._numbered(step) for step in steps)
         self.say("s-tx", client, Submit(tx, deadline_s, numbered))
         return tx
@@ -175,6 +180,7 @@ class World:
     def _receive(self, client: str, message: AnyMessage) -> list[AnyMessage]:
         match message:
             case Pub():
+                self.clients.saw(client, message)
                 self.got[client].append(message)
                 self.log[client].append(message)
             case Done(req, code):
@@ -189,13 +195,12 @@ class World:
                         return self._react(engine, client, told)
                     case Began(tx, age):
                         self.ages[tx] = age
-                    case Ended():
+                    case Ended() if told.code not in LATE:
+                        self.clients.saw(client, message)
                         self._ended(client, told)
         return []
 
     def _ended(self, client: str, ended: Ended) -> None:
-        if ended.code in LATE:
-            return
         self.ended_at[ended.tx][client] = ended
         if ended.tx[0] == client:
             self.ended[ended.tx] = ended

@@ -1,0 +1,219 @@
+"""The published rules taken at their word, and rules that are almost right, as variants of engines.
+
+Each class changes one thing of a real engine and says where the rule stands in the paper, or which
+tempting half of a rule it is. They are here to be explored: every one of them leads to an anomaly
+that the real engine does not have (`scenarios` says which). Nothing in the product knows them. The
+rule of the static engine takes an engine of its own, in `literal_static`.
+"""
+
+from __future__ import annotations
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.messages import Hop, Leave, Operation, Version
+from overlay.routing import Outcome
+from overlay.versions import Seen, Versions
+from padres_tx.between import AnyBetween, Init, Op, Prepare
+from padres_tx.compensation import inverses
+from padres_tx.dynamic import YES, OpTask, Tx, Verdict
+from padres_tx.engines.d_tx import CONFLICT, DTx
+from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.wire import Begin, TxID
+
+#: The origin of an operation that nobody waits for any more.
+NOWHERE = Hop("")
+
+
+# --- acknowledgements ---
+
+
+class PrintedAcknowledgements(DTx):
+    """Algorithm 2, line 19: "destinations ≠ ∅ and triggered ≠ ∅" where both must be empty.
+
+    What has neither is never acknowledged; what has both is acknowledged before it is done.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._handled: OpTask | None = None
+        self._outcome: Outcome | None = None
+
+    def carry_out(
+        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+    ) -> list[Effect]:
+        self._handled = task
+        return super().carry_out(tx, source, operation, task, now)
+
+    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def _finished(self, task: OpTask, now: float) -> list[Effect]:
+        if task.origin == NOWHERE:
+            return []
+        if task is self._handled:
+            outcome, self._handled, self._outcome = self._outcome, None, None
+            assert outcome is not None
+            if not (outcome.forward and outcome.triggered):
+                return []
+            waiting, task.waiting = task.waiting, 0
+            effects = super()._finished(task, now)
+            task.waiting, task.origin = waiting, NOWHERE
+            return effects
+        if task.pub is not None and not task.waiting and not task.receivers:
+            return []  # It went nowhere, so nobody acknowledges it.
+        return super()._finished(task, now)
+
+
+# --- snapshots and validation ---
+
+
+class PrintedIsolation(DTx):
+    """Algorithms 1 and 3: the snapshot is named by the latest commit; publications are validated.
+
+    A broker takes for the snapshot what it has committed up to that transaction. At Prepare it
+    waits for the transactions on the same base whose names sort first, and then looks whether
+    publications would be routed otherwise on what is committed now.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        #: What was committed here, in this broker's order.
+        self._order: list[TxID] = []
+        self._bases: dict[TxID, tuple[TxID, ...]] = {}
+        self._buffered: dict[TxID, Hop] = {}
+
+    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
+        latest = tuple(self._order[-1:])
+        self.begun(tx, latest)
+        init = Init(tx.id, tx.age, latest)
+        return [*self._trace("begin", tx, now), *self.send(self.others(tx), init)]
+
+    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+        super().begun(tx, ())
+        base = undecided  # The message has room for it there.
+        seen = self._order[: self._order.index(base[0]) + 1] if base else []
+        self._views[tx.id] = Seen({*seen, tx.id})
+        self._bases[tx.id] = base
+
+    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self._known(prepare.tx, source)
+        if tx.open and self._is_behind(tx):
+            self._buffered[tx.id] = source
+            return []
+        return super()._prepare(source, prepare, now)
+
+    def _is_behind(self, tx: Tx) -> bool:
+        base = self._bases[tx.id]
+        others = (o for o in self.txs.values() if o.open and self._bases.get(o.id) == base)
+        return any(other.id < tx.id for other in others)
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        view = self._views[tx.id]
+        for other, wrote in self._wrote.items():
+            if not view.includes(other) and any(
+                filter.matches(point)
+                for _, filter in wrote.wrote_sub
+                for point in tx.footprint.points
+            ):
+                return Verdict(CONFLICT, "a publication would be routed otherwise now")
+        return YES
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        if tx.status == "committed":
+            self._order.append(tx.id)
+        effects = super().decided(tx, now)
+        self._bases.pop(tx.id, None)
+        self._buffered.pop(tx.id, None)
+        for waiting, source in list(self._buffered.items()):
+            if not self._is_behind(self.txs[waiting]):
+                del self._buffered[waiting]
+                effects += super()._prepare(source, Prepare(waiting), now)
+        return effects
+
+
+class OwnReads(DTx):
+    """Validation that looks at a transaction's own reads only, against committed and prepared."""
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        view = self._views[tx.id]
+        rivals = [wrote for other, wrote in self._wrote.items() if not view.includes(other)]
+        rivals += [other.footprint for other in self._preparing() if other is not tx]
+        for rival in rivals:
+            if filter := tx.footprint.reads_what(rival):
+                return self._lost("another", filter)
+        return YES
+
+
+class VotesOfThoseConcerned(DTx):
+    """Only brokers that an operation of the transaction has come to are asked for their votes."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._concerned: dict[TxID, list[Hop]] = {}
+
+    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+        if isinstance(message, Op):
+            self._concerned.setdefault(message.tx, []).extend(hops)
+        return super().send(hops, message)
+
+    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self._known(prepare.tx, source)
+        if not tx.open:
+            return []
+        concerned = self._concerned.get(tx.id, [])
+        asked = tuple(hop for hop in self.others(tx) if hop in concerned)
+        tx.status = "preparing"
+        tx.awaited = set(asked)
+        return [*self.send(asked, prepare), *self._look_again(tx, now)]
+
+
+# --- plain traffic beside transactions, on which the paper is silent ---
+
+
+class UnheldOperations(DTx):
+    """Plain operations are carried out when they come, whatever is prepared here."""
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        return False
+
+
+class DropAtCommit(DTx):
+    """What a commit has superseded is dropped with the commit."""
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        effects = super().decided(tx, now)
+        if tx.status == "committed":
+            self.routing.fold(tx.id)
+            self.broker.versions.forget(tx.id)
+        return effects
+
+
+class _Unstamped(Versions):
+    def begin(self, version: Version) -> None:
+        super().begin(version)
+        self.stamp = ()
+
+    def _decide(self, version: Version) -> None:
+        super()._decide(version)
+        self.stamp = ()
+
+
+def unstamped(broker: Broker) -> None:
+    """Let every broker route plain publications on what is committed there when they come."""
+    broker.versions = _Unstamped()
+
+
+# --- compensation ---
+
+
+class CompensationInOrder(DTxNI):
+    """§6.2: what was done is compensated in the order in which it was done."""
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        undos = self.reserved.pop(tx.id, [])
+        if tx.status == "aborted":
+            for undo in undos:
+                for operation in inverses(undo):
+                    effects += self.broker.put_back(undo.source, operation, now)
+        return effects
