@@ -27,6 +27,7 @@ class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
 
 class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
+    #: Answered by Acked with this number; 0 if nobody waits for an answer.
     req: int
     operation: Operation | None = None
     pub: Pub | None = None
@@ -36,7 +37,7 @@ class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
 class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
     tx: TxID
     req: int
-    #: How many clients a publication has reached.
+    #: How many clients have finished what a tcm asked of them.
     receivers: int = 0
 
 

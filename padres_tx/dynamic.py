@@ -5,9 +5,10 @@ decision, so a client that dies never blocks anyone. The protocol, with the pape
 
     Init      floods; on FIFO links it is at every broker before any operation of the transaction,
               so nobody has to acknowledge it.
-    Op        travels as the tables say; answered by Acked when it is done everywhere behind the
-              sender, with all that it triggered (nested acknowledgements, Algorithm 2): triggered
-              (un-)subscriptions, and what clients do on receiving a tcm.
+    Op        travels as the tables say. One that makes others act, a tcm or an (un-)advertisement,
+              is answered by Acked when it has been handled everywhere behind the sender, and the
+              clients there have finished what a tcm asked for (nested acknowledgements,
+              Algorithm 2). Nothing else is acknowledged; see below.
     Prepare   floods, and every broker votes; Vote converges (Algorithm 3).
     Decide    floods, Decided converges, and then Forget floods: nobody needs the state before.
     Doom      goes to the coordinator's edge: this transaction cannot be carried out.
@@ -17,6 +18,33 @@ which operations look at and change the tables, and how a broker judges at Prepa
 
 A client's operations of one frame wait in a queue at its edge broker and are done one by one
 (Thread); a frame that a tcm opened ends before the tcm counts as done (Trigger, Trigger*).
+
+**Why so few acknowledgements.** All messages of a transaction share one FIFO queue per link of a
+tree, and a broker handles each when it arrives and passes it on in the same step. *If b is issued
+at broker B after a was issued at broker A, as far as a chain of the transaction's own messages can
+tell, then every broker X that handles both handles a first.*
+
+    Let M be the broker where the ways between A, B and X meet. Along the way from A to M: the chain
+    starts at A behind a. Whenever a broker on that way has handled a before the chain first came
+    by, it had passed a on before, and the chain first comes to the next broker over the same link,
+    since a tree has no other; so it comes there behind a. The chain goes from A to B, hence over M;
+    b is issued at its end, and goes from B to X over M, hence comes to M behind a. From M on the
+    two go the same way to X, b behind a on every link.
+
+So what comes after an operation needs no answer from afar, only the chain. It runs through the
+client's edge broker for the next operation of a frame; through Finish and the acknowledgement of
+the tcm, both behind the operations of the frame, for what comes after the tcm. Who has to be asked
+is who issues operations that the chain would not pass otherwise: the receivers of a tcm, and every
+broker for an (un-)advertisement, since it may attract or take back subscriptions there. Those
+triggered operations trigger nothing themselves. They leave a broker before its acknowledgement, so
+they need none of their own. The same holds for the rest of the protocol. Prepare is behind every
+operation at every broker, so footprints and deliveries are complete where it comes. A Doom is at
+the coordinator's edge before whatever was said behind it, a vote or the acknowledgement on which
+the commit would follow. Decided is behind all that its sender has issued, so Forget is the last
+that any broker hears of the transaction.
+
+An engine that lets operations wait at a broker breaks "handles each when it arrives", and says in
+`is_answered` that it wants answers.
 """
 
 from __future__ import annotations
@@ -91,6 +119,9 @@ class Verdict(NamedTuple):
 
 YES = Verdict()
 
+#: The vote of a broker that has sent Doom, which says why.
+DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
+
 
 class Frame:
     """Operations of one client that are carried out one after the other."""
@@ -110,7 +141,8 @@ class Frame:
 class OpTask:
     """An operation under way here and behind this broker.
 
-    It came from a neighbour with a request number, or from a frame of a client of this broker.
+    It came from a neighbour, with a request number if that wants an answer, or from a frame of a
+    client of this broker.
     """
 
     __slots__ = ("frame", "number", "origin", "pub", "receivers", "req", "tcm", "tx", "waiting")
@@ -147,6 +179,8 @@ class Tx:
         self.forgotten = False
         self.footprint = Footprint()
         self.frames: dict[tuple[Hop, int], Frame] = {}
+        #: What this broker has asked of others and of clients in it.
+        self.tasks: Tasks[OpTask] = Tasks()
         #: Publications that clients of this broker get at commit, in order.
         self.deliveries: list[tuple[Hop, Pub]] = []
         #: What clients of this broker have said in it, by client; also those that only received.
@@ -176,7 +210,6 @@ class Dynamic:
         self.broker = broker
         self.routing = broker.routing
         self.txs: dict[TxID, Tx] = {}
-        self._tasks: Tasks[OpTask] = Tasks()
         self._clock = 0
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Begin: self._begin,
@@ -213,6 +246,10 @@ class Dynamic:
     ) -> list[Effect]:
         """Carry an operation out, now or later, by `carry_out`."""
         return self.carry_out(tx, source, operation, task, now)
+
+    def is_answered(self, operation: Operation) -> bool:
+        """Whether brokers acknowledge the operation; an (un-)advertisement may trigger others."""
+        return operation.kind in ("adv", "uadv")
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         """An operation was carried out."""
@@ -326,9 +363,9 @@ class Dynamic:
         """What keeps a transaction from going on, at this broker, in words."""
         if tx.status == "active":
             clients = sorted({frame.hop[1:] for frame in tx.frames.values() if frame.number})
-            under_way = sum(1 for task in self._tasks.under_way() if task.tx is tx)
             if clients:
                 return f"{', '.join(clients)} to finish what a tcm asked for"
+            under_way = len(tx.tasks.under_way())
             return f"{under_way} operations under way" if under_way else "its coordinator"
         if tx.status == "preparing" and tx.verdict is None:
             return "the decision of transactions that it conflicts with"
@@ -465,7 +502,8 @@ class Dynamic:
             if frame:
                 frame.last = (record.op_id,)
         for hop, sent in outcome.forward + outcome.triggered:
-            effects += self.send((hop,), Op(tx.id, self._tasks.ask(task, hop), sent))
+            req = tx.tasks.ask(task, hop) if self.is_answered(sent) else 0
+            effects += self.send((hop,), Op(tx.id, req, sent))
         return effects + self._finished(task, now)
 
     def _publish(
@@ -493,27 +531,26 @@ class Dynamic:
             effects.append(self.broker.record("match", now, pub, source, hops, **whose))
         for hop in hops:
             if not is_client(hop):
-                req = self._tasks.ask(task, hop)
+                req = tx.tasks.ask(task, hop) if tcm else 0
                 effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
                 continue
             if tcm and not self.broker.is_here(hop):
                 effects += self.doom(tx, "left", f"{hop[1:]}, which the tcm is for, has left", now)
             elif tcm:
                 tx.words.setdefault(hop, [])
-                frame = self._tasks.ask(task, hop)
+                frame = tx.tasks.ask(task, hop)
                 tx.frames[hop, frame] = Frame(hop, frame, f"{pub.client}:{pub.seq}")
                 told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload)
                 effects.append(self.tell(hop, told))
             else:
                 tx.deliveries.append((hop, pub))
-                task.receivers += 1
         return effects + self._finished(task, now)
 
     def _finish(self, tx: Tx, frame: Frame, finish: Finish, now: float) -> list[Effect]:
         if finish.error:
             return self.doom(tx, "participant", f"{frame.hop[1:]}: {finish.error}", now)
         del tx.frames[frame.hop, frame.number]
-        task = self._tasks.answered(frame.hop, frame.number)
+        task = tx.tasks.answered(frame.hop, frame.number)
         task.receivers += 1
         return self._finished(task, now)
 
@@ -521,7 +558,7 @@ class Dynamic:
         tx = self.txs.get(acked.tx)
         if tx is None or not tx.open:
             return []
-        task = self._tasks.answered(source, acked.req)
+        task = tx.tasks.answered(source, acked.req)
         task.receivers += acked.receivers
         return self._finished(task, now)
 
@@ -531,6 +568,8 @@ class Dynamic:
         if task.waiting or not tx.open:
             return []
         if frame is None:
+            if not task.req:
+                return []
             return self.send((task.origin,), Acked(tx.id, task.req, task.receivers))
         if task.tcm and not task.receivers:
             assert task.pub is not None
@@ -557,7 +596,7 @@ class Dynamic:
 
     def _look_again(self, tx: Tx, now: float) -> list[Effect]:
         if tx.status == "preparing" and tx.verdict is None:
-            tx.verdict = self.judge(tx)
+            tx.verdict = DOOMED if tx.doomed else self.judge(tx)
         return self._answer(tx, now)
 
     def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
@@ -615,9 +654,7 @@ class Dynamic:
         assert tx.open, "a decision is final"
         tx.status = "committed" if decide.committed else "aborted"
         tx.awaited = set(self.others(tx))
-        for task in self._tasks.under_way():
-            if task.tx is tx:
-                self._tasks.drop(task)
+        tx.tasks = Tasks()
         tx.frames.clear()
         effects: list[Effect] = []
         if tx.at_edge:

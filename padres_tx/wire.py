@@ -111,7 +111,10 @@ class Began(Said, frozen=True, array_like=True, gc=False, tag=20):
 
 
 class Operated(Said, frozen=True, array_like=True, gc=False, tag=21):
-    """An operation of a frame is done everywhere, with all that it triggered."""
+    """An operation of a frame is done: all that comes after it in the transaction will find it so.
+
+    What it has made others do, on a tcm or an (un-)advertisement, is done as well.
+    """
 
     tx: TxID
     frame: int

@@ -2,7 +2,12 @@
 
 The same protocol as D-TX on the shared routing state: operations change the tables for everybody
 as they come, and there is neither a snapshot nor anything to validate, so there is no vote either:
-when all operations are acknowledged, the coordinator's edge broker decides.
+when the coordinator's operations are done, its edge broker decides.
+
+On the shared state an operation may have to wait for a D-TX decision at any broker, and then what
+comes behind it would overtake it. So all routing operations are acknowledged here, not only those
+that trigger others; that they are done everywhere before the decision is also why later operations
+of the coordinator find them. Publications never wait, and are not acknowledged.
 
 An abort is compensated. The edge broker of each client undoes that client's operations, the last
 first, and only what they really changed: it takes back what was stored and brings back what was
@@ -48,6 +53,9 @@ class DTxNI(Dynamic):
 
     def judge(self, tx: Tx) -> Verdict | None:
         return YES
+
+    def is_answered(self, operation: Operation) -> bool:
+        return True
 
     def prepare(self, tx: Tx, now: float) -> list[Effect]:
         """Everything is acknowledged, and nobody could say no: decide."""
