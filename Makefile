@@ -8,8 +8,9 @@ SOURCES := setup.cfg pyproject.toml
 demo: .venv/.run
 	$(BIN)/padres-tx demo
 
+# Tests are spread over the cores; those of one xdist_group stay together in one process.
 test: .venv/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
