@@ -24,6 +24,7 @@ import asyncio
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -93,7 +94,9 @@ class Row:
 class Dispatch:
     """One dispatching transaction in the simulator, on links of unit delay."""
 
-    def __init__(self, topology: Topology, engine: str) -> None:
+    def __init__(
+        self, topology: Topology, engine: str, places: Sequence[str] | None = None
+    ) -> None:
         self.engine = engine
         self.numbers = count(1)
 
@@ -103,7 +106,7 @@ class Dispatch:
             lambda n: 0,
             broker=lambda name, others: Broker(name, others, engines=engines.broker_factories()),
         )
-        for client, at in zip(("E", "D", "A1"), spread(topology, 3), strict=True):
+        for client, at in zip(("E", "D", "A1"), places or spread(topology, 3), strict=True):
             self.sim.connect(client, at, self._receiver(client))
             self.sim.send(client, Join(next(self.numbers), client, ""))
             self.sim.run()

@@ -5,10 +5,14 @@
     DIR/runs/<run_id>/brokers/*.jsonl by broker, the records of `overlay.trace`, if it is traced
     DIR/runs/<run_id>/clients/*.jsonl by client, `ClientRecord`
     DIR/runs/<run_id>/done.json       `Done`: the run is complete, and this much is in it
+    DIR/runs/<run_id>/failed.json     `Failed`: the run has come to nothing, for this reason
+    DIR/beforehand.json               the waits and rates that were found out before the runs
 
-A run without done.json is not complete: it is made anew when the sweep is resumed, and nobody else
-should look at it. Records are written as they come, one JSON object a line; fields that do not
-apply are left out, so a reader declares its schema and takes what is missing for nothing.
+Besides there are logs, and the brokers' topology with its ports. A run without done.json is not
+complete: it is made anew when the sweep is resumed, and nobody else should look at it.
+
+Records are written as they come, one JSON object a line; fields that do not apply are left out, so
+a reader declares its schema and takes what is missing for nothing.
 
 All times are nanoseconds of one clock: wall time as it was when the run began, moved on by the
 monotonic clock, which all processes of a machine share. So the times of clients can be subtracted
@@ -20,6 +24,7 @@ For whoever writes records and whoever reads them; it must not know how a run is
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -33,6 +38,8 @@ MANIFEST = "manifest.json"
 RUNS = "runs"
 RUN = "run.json"
 DONE = "done.json"
+FAILED = "failed.json"
+BEFOREHAND = "beforehand.json"
 BROKERS = "brokers"
 CLIENTS = "clients"
 
@@ -106,6 +113,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     #: The workload's own options, and what the spec calls this set of them.
     options: dict[str, Any]
     variant: str
+    #: Sequential message delays of a transaction from these places, as the simulator counts them,
+    #: if it can: the mean over those to whom work is handed over.
+    counted_delays: float | None
     #: "smallest", "paper" or "fixed"; "" and None for engines that do not wait.
     bl_wait: str
     bl_wait_s: float | None
@@ -133,6 +143,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     broker_records: int
 
 
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run has come to nothing, and after what time."""
+
+    run_id: str
+    reason: str
+    after_s: float
+
+
 Clock: TypeAlias = Callable[[], int]
 
 
@@ -151,7 +169,9 @@ class Book:
 
     def __init__(self, run: str, client: str, path: Path, now_ns: Clock) -> None:
         self.now_ns = now_ns
-        self.written = 0
+        #: Records by kind, and transactions by status.
+        self.written: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()
         self._run = run
         self._client = client
         self._file = path.open("ab", buffering=BUFFER_BYTES)
@@ -161,7 +181,9 @@ class Book:
         """Write a record of this client."""
         record = ClientRecord(self._run, self._client, kind, **fields)
         self._file.write(self._encoder.encode(record) + b"\n")
-        self.written += 1
+        self.written[kind] += 1
+        if record.status:
+            self.statuses[record.status] += 1
 
     def flush(self) -> None:
         self._file.flush()

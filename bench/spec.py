@@ -296,15 +296,15 @@ class Combination(NamedTuple):
 # --- reading ------------------------------------------------------------------------------------
 
 
-def load(name_or_path: str | Path, *, quick: bool = False) -> Spec:
-    """The spec of a name (see NAMES) or in a .yaml, .yml or .json file.
+def load(name_or_path: str | Path, *, quick: bool = False, **changes: Any) -> Spec:
+    """The spec of a name (see NAMES) or in a .yaml, .yml or .json file, with some fields changed.
 
     Raises SpecError.
     """
     if name_or_path in NAMES:
         file = resources.files("bench.experiments") / f"{name_or_path}.yaml"
         with resources.as_file(file) as path:
-            return _from_file(path, quick=quick)
+            return _from_file(path, changes, quick=quick)
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and not path.suffix and path.name == name_or_path:
         hint = _did_you_mean(name_or_path, NAMES)
@@ -312,23 +312,26 @@ def load(name_or_path: str | Path, *, quick: bool = False) -> Spec:
             f"no experiment is called {name_or_path!r}{hint}; there are {', '.join(NAMES)}, "
             f"or give a path that ends in {', '.join(SUFFIXES)}"
         )
-    return _from_file(path, quick=quick)
+    return _from_file(path, changes, quick=quick)
 
 
-def _from_file(path: Path, *, quick: bool) -> Spec:
+def _from_file(path: Path, changes: Mapping[str, Any], *, quick: bool) -> Spec:
     try:
         if path.suffix.lower() not in SUFFIXES:
             raise SpecError(f"an experiment's file ends in {', '.join(SUFFIXES)}")
         data = read(path)
         if not isinstance(data, Mapping):
             raise SpecError("should be a mapping of fields")
-        return parse(data, path.parent, quick=quick)
+        return parse(data, path.parent, quick=quick, **changes)
     except (SpecError, TopologyError) as error:
         raise SpecError(f"{str(path)!r}: {error}") from None
 
 
-def parse(data: Mapping[str, Any], directory: Path = Path(), *, quick: bool = False) -> Spec:
-    """The spec in plain data; topology files are looked for in the directory.
+def parse(
+    data: Mapping[str, Any], directory: Path = Path(), *, quick: bool = False, **changes: Any
+) -> Spec:
+    """The spec in plain data, with some fields changed, in either version; topology files are
+    looked for in the directory.
 
     Raises SpecError. Both versions are checked, whichever is asked for.
     """
@@ -340,7 +343,8 @@ def parse(data: Mapping[str, Any], directory: Path = Path(), *, quick: bool = Fa
         short = _validated(_merged(data, full.quick), directory)
     except SpecError as error:
         raise SpecError(f"quick: {error}") from None
-    return short if quick else full
+    chosen = _merged(data, full.quick) if quick else data
+    return _validated(_merged(chosen, changes), directory) if changes else short if quick else full
 
 
 def _validated(data: Mapping[str, Any], directory: Path) -> Spec:

@@ -102,12 +102,14 @@ def overlay(
     directory: Path | None = None,
     keep_ports: bool = False,
     trace: bool = False,
+    run: str = "",
     timeout_s: float = UP_S,
 ) -> Iterator[Running]:
     """A running overlay, for tests, notebooks and scripts.
 
     Ports are free ones, unless `keep_ports` takes the topology's. Logs, and with `trace` each
-    broker's trace records, go to `directory`, or to a temporary one that goes at the end.
+    broker's trace records, go to `directory`, or to a temporary one that goes at the end. `run` is
+    what the records call this run.
 
     Raises TopologyError, and LaunchError if the overlay does not come up.
     """
@@ -123,6 +125,7 @@ def overlay(
             given if keep_ports else with_free_ports(given),
             directory,
             trace=trace,
+            run=run,
             timeout_s=timeout_s,
         )
         try:
@@ -136,6 +139,7 @@ def launch(
     directory: Path,
     *,
     trace: bool = False,
+    run: str = "",
     timeout_s: float = UP_S,
     started: Callable[[Running], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -148,7 +152,7 @@ def launch(
     Raises LaunchError, PortBusy, Cancelled; no process is left then.
     """
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
-        running = Running(_claim_ports(topology), directory, trace=trace)
+        running = Running(_claim_ports(topology), directory, trace=trace, run=run)
         try:
             running.start()
             started(running)
@@ -168,10 +172,13 @@ def launch(
 class Running:
     """The broker processes of one overlay."""
 
-    def __init__(self, topology: Topology, directory: Path, *, trace: bool = False) -> None:
+    def __init__(
+        self, topology: Topology, directory: Path, *, trace: bool = False, run: str = ""
+    ) -> None:
         self.topology = topology
         self.directory = directory
         self._trace = trace
+        self._run = run
         self._children: dict[str, _Child] = {}
         #: A pipe: the brokers' end, and ours, which ends them when it is closed (`broker_child`).
         self._leash: tuple[int, int] | None = None
@@ -240,7 +247,7 @@ class Running:
         command = [sys.executable, "-P", "-m", "padres_tx.broker_child"]
         command += [str(self._topology_file.absolute()), broker.name]
         if self._trace:
-            command += ["--trace", str(self.trace(broker.name).absolute())]
+            command += ["--trace", str(self.trace(broker.name).absolute()), "--run", self._run]
         try:
             with self.log(broker.name).open("ab") as log:
                 child = subprocess.Popen(
