@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeAlias
 
 from proofs.network import Move, Network, State
 from proofs.nodes import BrokerNode
@@ -59,13 +61,23 @@ class Result:
         return any(finding.kind in expected for finding in self.findings)
 
 
-def explore(scenario: Scenario, rules: str = "ours", *, limit: int = STATE_LIMIT) -> Result:
+#: Told now and then how many states were met, and after how many moves.
+Watch: TypeAlias = Callable[[int, int], None]
+
+
+def explore(
+    scenario: Scenario,
+    rules: str = "ours",
+    *,
+    limit: int = STATE_LIMIT,
+    watch: Watch = lambda states, moves: None,
+) -> Result:
     """Explore a scenario until an anomaly is found, all is seen, or there are too many states."""
     began = perf_counter()
     result = Result(scenario, rules)
     stage = result.stage = set_up(scenario, scenario.rules[rules])
     search = Search(stage.network, stage.start, Judge(scenario, stage.network))
-    search.run(result, limit)
+    search.run(result, limit, watch)
     result.seconds = perf_counter() - began
     return result
 
@@ -81,10 +93,13 @@ class Search:
         self._moves: list[Move | None] = [None]
         self._hash = hashlib.sha256()
 
-    def run(self, result: Result, limit: int) -> None:
+    def run(self, result: Result, limit: int, watch: Watch) -> None:
         network, states = self._network, self._states
         level = list(states)
+        depth = 0
         while level and len(states) <= limit and not result.findings:
+            watch(len(states), depth)
+            depth += 1
             ahead: list[State] = []
             for state in level:
                 moves = network.moves(state)

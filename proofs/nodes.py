@@ -6,10 +6,9 @@ after that the step is looked up. An exploration of millions of global states ru
 code some thousands of times.
 
 A broker's state is its core, the timers it has set, and what has to be known of its past to judge
-it (`Facts`): its records in their order, but for those that only say that it has heard of a
-transaction's beginning or end, and what its clients have said. So two ends of runs that a checker
-could tell apart are two ends. A node whose code raises is in a state of its own, from which it
-says nothing.
+it (`Facts`): what its clients have said, and its records, each transaction's in their order. How
+those of different transactions interleave is left out: what came of it is in the tables and with
+the clients. A node whose code raises is in a state of its own, from which it says nothing.
 """
 
 from __future__ import annotations
@@ -116,18 +115,25 @@ class Facts(NamedTuple):
     """What has to be known of a broker's past to judge it."""
 
     words: tuple[Word, ...] = ()
-    #: Without numbers and times, which say nothing that their order does not.
-    records: tuple[Record, ...] = ()
+    #: The records of each transaction, and of each client's plain traffic, in their order; without
+    #: numbers and times, which say nothing that their order does not.
+    records: tuple[tuple[str, tuple[Record, ...]], ...] = ()
 
     def after(self, records: Iterable[Record]) -> Facts:
-        words, kept = dict.fromkeys(self.words), list(self.records)
+        words, kept = dict.fromkeys(self.words), dict(self.records)
         for record in records:
             if record.kind == "apply" and record.source == client_hop(record.client):
                 number = int(record.op_id.rpartition("#")[2])
                 words[Word(record.client, number, record.op_kind, record.filter, record.tx)] = None
             if record.kind not in ("begin", "end"):
-                kept.append(msgspec.structs.replace(record, seq=0, at_ns=0))
-        return Facts(tuple(sorted(words)), tuple(kept))
+                whose = record.tx or client_hop(record.client)
+                same = msgspec.structs.replace(record, seq=0, at_ns=0)
+                kept[whose] = (*kept.get(whose, ()), same)
+        return Facts(tuple(sorted(words)), tuple(sorted(kept.items())))
+
+    def of(self, whose: str) -> tuple[Record, ...]:
+        """The records of a transaction, or of a client's plain traffic (by its hop)."""
+        return dict(self.records).get(whose, ())
 
 
 class Core(NamedTuple):

@@ -174,17 +174,16 @@ class Judge:
         """No broker has handled an operation before one that comes before it."""
         programs = {unit.name: self._program(unit) for unit in end.units if unit.is_transaction}
         for node, local in end.brokers:
-            seen: dict[str, list[str]] = {}
-            for record in node.facts(local).records:
-                program = programs.get(record.tx, {})
-                op = f"{record.client}'s {record.op_kind}({record.filter})"
-                so_far = seen.setdefault(record.tx, [])
-                if record.kind not in ("apply", "match") or op not in program or op in so_far:
-                    continue
-                for early in so_far:
-                    if op in program[early]:
-                        yield Finding("order", record.tx, f"{node.hop} handled {early} before {op}")
-                so_far.append(op)
+            for tx, program in programs.items():
+                seen: list[str] = []
+                for record in node.facts(local).of(tx):
+                    op = f"{record.client}'s {record.op_kind}({record.filter})"
+                    if record.kind not in ("apply", "match") or op not in program or op in seen:
+                        continue
+                    for early in seen:
+                        if op in program[early]:
+                            yield Finding("order", tx, f"{node.hop} handled {early} before {op}")
+                    seen.append(op)
 
     def _program(self, unit: Unit) -> dict[str, set[str]]:
         """The operations of a transaction, each with those that come before it."""
@@ -354,9 +353,10 @@ class End:
                 if heard.kind == "ended":
                     found.setdefault(heard.what, {})[actor.name] = heard.outcome
         for node, local in self.brokers:
-            for record in node.facts(local).records:
-                if record.kind == "decide":
-                    found.setdefault(record.tx, {})[node.hop] = record.outcome
+            for tx, records in node.facts(local).records:
+                for record in records:
+                    if record.kind == "decide":
+                        found.setdefault(tx, {})[node.hop] = record.outcome
         return found
 
     @cached_property

@@ -1,0 +1,197 @@
+"""The named scenarios: what has gone wrong, or might, made as small as it can be and still show it.
+
+Each has the rules by which it is to be explored: "ours", with which no run may end in an anomaly,
+and weaker ones, with which the search must find the anomaly that they lead to. "paper" is the
+published rule where there is one. The numbers in brackets are those of `errata.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from overlay.broker import EngineFactory
+from overlay.filters import Filter
+from overlay.messages import Kind
+from padres_tx.engines import broker_factories
+from proofs import literal
+from proofs.actors import Dynamic, Plain, Publish, Reaction, Role, adv, pub, sub, tcm, usub
+from proofs.scenario import Rules, Scenario
+
+CHAIN_2 = (("B1", "B2"),)
+CHAIN_3 = (("B1", "B2"), ("B2", "B3"))
+CHAIN_4 = (("B1", "B2"), ("B2", "B3"), ("B3", "B4"))
+
+
+def box(cls: str, **more: Any) -> Filter:
+    return Filter({"class": cls, **more})
+
+
+def engines(**replaced: Callable[[Any], Any]) -> Mapping[str, EngineFactory]:
+    """All engines, with some replaced: `engines(d_tx=Other)`."""
+    return {
+        **broker_factories(),
+        **{name.replace("_", "-"): other for name, other in replaced.items()},
+    }
+
+
+def ours(**weaker: Rules) -> dict[str, Rules]:
+    named = {name.replace("_", "-"): rules for name, rules in weaker.items()}
+    return {"ours": Rules(engines()), **named}
+
+
+def weaker(about: str, *expected: str, **replaced: Callable[[Any], Any]) -> Rules:
+    """Rules that lead to one of these anomalies."""
+    return Rules(engines(**replaced), expected, about=about)
+
+
+P = box("p")
+X = box("x")
+Y = box("y")
+X1 = box("p", x=1)
+ASSIGN = box("assign")
+JOBS = box("job")
+MOVE = box("move")
+
+
+def d_tx(*steps: Any, **more: Any) -> Dynamic:
+    return Dynamic("d-tx", steps, **more)
+
+
+# --- work changes hands ---
+
+
+def handover(engine: str) -> Mapping[str, Role]:
+    """W1 lets W2 take the stream of jobs, and lets go of it; E publishes one meanwhile."""
+    give = Dynamic(engine, (tcm("W1", class_="move"), usub("W1", JOBS)))
+    return {
+        "E": Role((Publish({"class": "job", "n": 1}),)),
+        "W1": Role((give,)),
+        "W2": Role(reactions=(Reaction(MOVE, (sub("W2", JOBS),)),)),
+    }
+
+
+HANDOVER_HELD: tuple[tuple[str, Kind, Filter], ...] = (
+    ("E", "adv", JOBS),
+    ("W1", "adv", MOVE),
+    ("W1", "sub", JOBS),
+    ("W2", "sub", MOVE),
+)
+
+DISPATCHING: Mapping[str, Role] = {
+    "E": Role((d_tx(tcm("E", class_="p", x=1, n=0), pub("E", class_="p", x=1, n=1)),)),
+    "D": Role(reactions=(Reaction(P, (tcm("D", class_="assign"), usub("D", X1))),)),
+    "A": Role(reactions=(Reaction(ASSIGN, (sub("A", X1),)),)),
+}
+DISPATCHING_HELD: tuple[tuple[str, Kind, Filter], ...] = (
+    ("E", "adv", P),
+    ("D", "adv", ASSIGN),
+    ("D", "sub", P),
+    ("A", "sub", ASSIGN),
+)
+
+HANDOVERS = [
+    Scenario(
+        "plain-publication",
+        "(6) W2 takes a stream over from W1 in a D-TX, with a plain event on its way",
+        CHAIN_3,
+        {"E": "B1", "W1": "B3", "W2": "B2"},
+        handover("d-tx"),
+        HANDOVER_HELD,
+        ours(
+            unstamped=Rules(
+                engines(),
+                ("handover",),
+                literal.unstamped,
+                "each broker routes a plain event on what is committed there",
+            ),
+            drop_at_commit=weaker(
+                "what a commit supersedes is dropped with it", "handover", d_tx=literal.DropAtCommit
+            ),
+        ),
+    ),
+    Scenario(
+        "plain-publication-fork",
+        "(6) the same with the publisher between the two workers",
+        CHAIN_3,
+        {"E": "B2", "W1": "B1", "W2": "B3"},
+        handover("d-tx"),
+        HANDOVER_HELD,
+        ours(
+            unstamped=Rules(engines(), ("handover",), literal.unstamped),
+            drop_at_commit=weaker("", "handover", d_tx=literal.DropAtCommit),
+        ),
+    ),
+    Scenario(
+        "nested-acks",
+        "(2) instance dispatching in a D-TX",
+        CHAIN_3,
+        {"E": "B1", "D": "B2", "A": "B3"},
+        DISPATCHING,
+        DISPATCHING_HELD,
+        ours(
+            paper=weaker(
+                "Algorithm 2, line 19 as printed",
+                "undecided",
+                "order",
+                d_tx=literal.PrintedAcknowledgements,
+            )
+        ),
+    ),
+]
+
+# --- transactions that meet ---
+
+MUTUAL: Mapping[str, Role] = {
+    "A": Role((d_tx(sub("A", X), pub("A", class_="y")),)),
+    "B": Role((d_tx(sub("B", Y), pub("B", class_="x")),)),
+}
+
+CONFLICTS = [
+    Scenario(
+        "sub-against-adv",
+        "(7) one D-TX subscribes what another advertises",
+        CHAIN_3,
+        {"A": "B1", "B": "B3"},
+        {
+            "A": Role((d_tx(sub("A", X)),)),
+            "B": Role((d_tx(adv("B", X)),)),
+        },
+        (),
+        ours(
+            paper=weaker(
+                "Algorithm 3: publications are validated, nothing else",
+                "divergence",
+                d_tx=literal.PrintedIsolation,
+            ),
+        ),
+    ),
+    Scenario(
+        "one-sided-validation",
+        "(7) two D-TX, each publishes what the other subscribes",
+        CHAIN_3,
+        {"A": "B1", "B": "B3"},
+        MUTUAL,
+        (("A", "adv", Y), ("B", "adv", X)),
+        ours(
+            paper=weaker("", "cycle", d_tx=literal.PrintedIsolation),
+            own_reads=weaker("", "cycle", d_tx=literal.OwnReads),
+        ),
+    ),
+    Scenario(
+        "plain-operation",
+        "(8)",
+        CHAIN_3,
+        {"A": "B1", "S": "B3"},
+        {
+            "A": Role((d_tx(adv("A", X)),)),
+            "S": Role((Plain("sub", X),)),
+        },
+        (),
+        ours(
+            unheld=weaker("", "divergence", d_tx=literal.UnheldOperations),
+        ),
+    ),
+]
+
+SCENARIOS = {each.name: each for each in [*HANDOVERS, *CONFLICTS]}
