@@ -1,0 +1,262 @@
+"""How often one D-TX transaction can lose, and what a fence does to others.
+
+A victim takes its time and meets something that conflicts and is committed meanwhile, on every
+attempt. It keeps its age, and asks for a fence after some losses, as a client's `transaction` with
+retries does; then it must win, whatever the others are, and leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import networkx as nx
+import pytest
+
+from overlay.filters import Filter
+from overlay.simulator import Tape
+from padres_tx.transactions import FENCE_AFTER
+from padres_tx.wire import Began, Step, TxID
+from tests.transactions.world import World, box, chain, pub, sub, tcm, usub
+
+#: Runs of each random test; PADRES_TX_SEEDS gives more.
+RUNS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 50
+
+EVENTS = box(class_="p")
+ASK = box(class_="ask")
+#: Milliseconds after which everybody must be through; it takes some hundred.
+ROUNDS = 4000
+
+RIVALS = ("plain", "d-tx", "d-tx-ni", "s-tx")
+
+
+class Contest(World):
+    """Victims that publish events after a long way round, and rivals that change who gets them."""
+
+    def __init__(self, seed: int, rival: str, *, victims: int = 1) -> None:
+        self.tape = Tape(seed=seed)
+        choose = self.tape.choose
+        tree: nx.Graph[str] = nx.Graph()
+        tree.add_node("B1")
+        for n in range(2, 3 + choose(4)):
+            tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
+        super().__init__(tree, choose, trace=False)
+        self.rival = rival
+        self.victims = [f"V{n}" for n in range(victims)]
+        brokers = sorted(tree)
+        for client in (*self.victims, "P", "R"):
+            self.join(client, brokers[choose(len(brokers))])
+        held = [(victim, "adv", filter) for victim in self.victims for filter in (EVENTS, ASK)]
+        for client, kind, filter in (*held, ("P", "sub", ASK), ("P", "adv", ASK)):
+            self.settled(client, kind, filter)
+        #: What each victim has tried.
+        self.attempts: dict[str, list[TxID]] = {victim: [] for victim in self.victims}
+        self.subscribed = False
+        self.asked: TxID | int | None = None
+
+    def settled(self, client: str, kind: Any, filter: Filter) -> None:
+        self.plain(client, kind, filter)
+        self.oracle.say(client, kind, filter)
+        self.sim.run()
+
+    # --- the victims ---
+
+    def attempt(self, victim: str) -> None:
+        tried = self.attempts[victim]
+        age = next((m.age for _, m in self.told[victim] if isinstance(m, Began)), 0)
+        steps = [tcm(victim, class_="ask", n=n) for n in range(2)]
+        steps.append(pub(victim, class_="p", n=len(tried)))
+        fence = len(tried) >= FENCE_AFTER
+        tried.append(self.begin("d-tx", victim, steps, age=age, fence=fence))
+
+    def carry_on(self, victim: str) -> bool:
+        """Try again after a loss; whether the victim is through."""
+        if not self.attempts[victim]:
+            self.attempt(victim)
+        ended = self.ended.get(self.attempts[victim][-1])
+        if ended is None or ended.committed:
+            return ended is not None
+        assert ended.code == "conflict", ended
+        self.attempt(victim)
+        return False
+
+    # --- the rivals ---
+
+    def compete(self) -> None:
+        """R subscribes to the events or un-subscribes, as fast as it can."""
+        request = ("R", self.asked) if isinstance(self.asked, int) else self.asked
+        if request is not None and request not in self.done and request not in self.ended:
+            return
+        self.settle()
+        kind: Any = "usub" if self.subscribed else "sub"
+        step = Step("R", kind, EVENTS)
+        match self.rival:
+            case "plain":
+                self.asked = self.plain("R", kind, EVENTS)
+            case "s-tx":
+                self.asked = self.submit("R", [step])
+            case engine:
+                self.asked = self.begin(engine, "R", [step])
+
+    def changed(self, happened: bool) -> None:
+        if happened:
+            self.oracle.say("R", "usub" if self.subscribed else "sub", EVENTS)
+            self.subscribed = not self.subscribed
+
+    # --- the contest ---
+
+    def play(self, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+        for _ in range(ROUNDS):
+            self.compete()
+            meanwhile()
+            through = [self.carry_on(victim) for victim in self.victims]
+            if all(through):
+                break
+            self.sim.run(until=self.sim.now + 0.001)
+        else:
+            raise AssertionError(f"nobody is through: {self.attempts} {self.ended}")
+        self.sim.run()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the oracle know what has become of the last rival."""
+        if isinstance(self.asked, int):
+            self.changed(self.done["R", self.asked] == "")
+        elif self.asked is not None:
+            self.changed(self.ended[self.asked].committed)
+        self.asked = None
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_a_transaction_that_meets_a_rival_every_time_wins_behind_its_fence(rival: str) -> None:
+    losses = 0
+    for seed in range(RUNS):
+        contest = Contest(seed, rival)
+        contest.play()
+        assert len(contest.attempts["V0"]) <= FENCE_AFTER + 1, f"seed {seed}"
+        losses += len(contest.attempts["V0"]) - 1
+        contest.check_at_rest()
+    assert losses > RUNS, "too easy: the rival hardly ever won"
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_each_fence_of_an_older_one_costs_one_attempt_at_most(rival: str) -> None:
+    most = 0
+    for seed in range(RUNS):
+        contest = Contest(seed, rival, victims=3)
+        contest.play()
+        for victim in contest.victims:
+            assert len(contest.attempts[victim]) <= FENCE_AFTER + 3, f"seed {seed}"
+            most = max(most, len(contest.attempts[victim]))
+        contest.check_at_rest()
+    assert most > FENCE_AFTER, "nobody has raised a fence"
+
+
+# --- fences that end otherwise ---
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_who_crashes_behind_its_fence_is_in_nobodys_way(rival: str) -> None:
+    crashes = 0
+    for seed in range(RUNS):
+        contest = Contest(seed, rival, victims=3)
+        # So long after it has asked for its fence.
+        patience = iter(range(contest.tape.choose(40)))
+
+        def crash(contest: Contest = contest, patience: Iterator[int] = patience) -> None:
+            fenced = len(contest.attempts["V0"]) > FENCE_AFTER
+            if fenced and "V0" in contest.victims and next(patience, None) is None:
+                contest.crash("V0")
+                contest.victims.remove("V0")
+
+        contest.play(meanwhile=crash)
+        for victim in contest.victims:
+            assert len(contest.attempts[victim]) <= FENCE_AFTER + 3, f"seed {seed}"
+        contest.check_at_rest()
+        crashes += len(contest.victims) < 3
+    assert crashes, "nobody has crashed"
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_a_fence_ends_with_its_deadline(rival: str) -> None:
+    """A link is slow, so the fence is half up when its time is over."""
+    for seed in range(RUNS):
+        contest = Contest(seed, rival)
+        contest.compete()
+        contest.sim.run(until=contest.sim.now + 0.001 * contest.tape.choose(10))
+        one, other = sorted(contest.oracle.tree.edges)[0]
+        contest.sim.cut(one, other, 5.0)
+        steps = [tcm("V0", class_="ask", n=1), pub("V0", class_="p", n=1)]
+        tx = contest.begin("d-tx", "V0", steps, fence=True, deadline_s=1.0)
+        contest.attempts["V0"].append(tx)
+        contest.sim.run(until=contest.sim.now + 2.0)
+        assert contest.ended[tx].code in ("deadline", ""), f"seed {seed}"
+        contest.sim.run()
+        contest.settle()
+        contest.check_at_rest()
+        contest.compete()
+        contest.sim.run()
+        contest.settle()
+        contest.check_at_rest()
+
+
+def test_plain_operations_wait_for_a_fence_and_are_done_behind_it() -> None:
+    for seed in range(RUNS):
+        contest = Contest(seed, "plain", victims=2)
+        waiting = []
+        for victim in contest.victims:
+            contest.begin("d-tx", victim, [pub(victim, class_="p", n=1)], fence=True)
+        for n in range(6):
+            contest.sim.run(until=contest.sim.now + 0.002)
+            filter = box(class_="q", n=n)
+            waiting.append((("R", "P")[n % 2], contest.plain(("R", "P")[n % 2], "sub", filter)))
+            contest.oracle.say(("R", "P")[n % 2], "sub", filter)
+        contest.sim.run()
+        assert all(contest.done[request] == "" for request in waiting), f"seed {seed}"
+        assert all(ended.committed for ended in contest.ended.values()), f"seed {seed}"
+        contest.check_at_rest()
+
+
+# --- those that do not conflict ---
+
+
+def side_by_side(engines: list[str], alone: int | None = None) -> dict[int, float]:
+    """How long each of some transactions takes that have nothing to do with each other."""
+    world = World(chain(3), lambda n: 0, trace=False)
+    of: dict[TxID, int] = {}
+    for n in range(len(engines)):
+        for client, edge in ((f"E{n}", f"B{1 + n % 3}"), (f"D{n}", f"B{1 + (n + 2) % 3}")):
+            world.join(client, edge)
+        for client, kind in ((f"E{n}", "adv"), (f"D{n}", "sub")):
+            world.plain(client, kind, box(class_=f"p{n}"))
+            world.sim.run()
+        world.reactions[f"D{n}"] = lambda point, n=n: [usub(f"D{n}", box(class_=f"p{n}", x=1))]
+    began = world.sim.now
+    for n, engine in enumerate(engines):
+        if alone not in (None, n):
+            continue
+        e, d, about = f"E{n}", f"D{n}", {"class_": f"p{n}", "x": 1}
+        first = Step(e, "tcm", point={"class": f"p{n}", "x": 1}, receivers=(d,))
+        if engine == "plain":
+            of[d, world.plain(d, "sub", box(class_=f"p{n}", x=2))] = n
+        elif engine == "s-tx":
+            of[world.submit(e, [first, Step(d, "usub", box(**about), after=(0,))])] = n
+        else:
+            of[world.begin(engine, e, [first, sub(e, box(**about)), pub(e, **about)])] = n
+    took: dict[int, float] = {}
+    while len(took) < len(of):
+        world.sim.run(until=world.sim.now + 0.001)
+        for tx, n in of.items():
+            if n not in took and (tx in world.ended or tx in world.done):
+                took[n] = round(world.sim.now - began, 6)
+                assert tx in world.done or world.ended[tx].committed, world.ended[tx]
+    return took
+
+
+def test_what_does_not_conflict_neither_aborts_nor_delays_each_other() -> None:
+    """With every link as fast as ever, each takes just as long as it takes alone."""
+    engines = ["d-tx", "plain", "d-tx-ni", "d-tx", "s-tx", "plain", "d-tx", "d-tx-ni", "s-tx"]
+    together = side_by_side(engines)
+    for n in range(len(engines)):
+        assert side_by_side(engines, alone=n) == {n: together[n]}, engines[n]
