@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No test asserts a time: machines are busy. Where a change is judged, runs repeat themselves.
@@ -14,3 +15,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("padres_tx")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="random runs of the engines' contract, over all engines (default: 2000); "
+        "other random tests of transactions follow in proportion",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the environment, where test modules look when they are imported.
+    if config.getoption("--seeds") is not None:
+        os.environ["PADRES_TX_SEEDS"] = str(max(1, config.getoption("--seeds") // 4))

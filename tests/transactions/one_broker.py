@@ -25,7 +25,7 @@ from overlay.messages import (
     is_client,
 )
 from overlay.trace import Record
-from padres_tx import between, engines
+from padres_tx import between
 from padres_tx.engines import s_tx
 from padres_tx.wire import (
     Begin,
@@ -38,6 +38,7 @@ from padres_tx.wire import (
     from_client,
     to_client,
 )
+from tests.transactions.world import FACTORIES
 
 NAME = "B2"
 
@@ -61,7 +62,7 @@ class OneBroker:
         self.broker = Broker(
             NAME,  # type: ignore[arg-type]
             neighbours,  # type: ignore[arg-type]
-            engines=engines.broker_factories(),
+            engines=FACTORIES,
             trace=True,
         )
         self.timers: dict[str, float] = {}

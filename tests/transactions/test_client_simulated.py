@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import padres_tx.engines as engines
 from overlay.broker import Broker
 from overlay.filters import Filter
 from overlay.messages import AnyMessage
@@ -28,6 +27,7 @@ from padres_tx.transactions import (
     Wake,
 )
 from tests.transactions.client_cast import ASSIGN, ASSIGN_X1, DECIDED, P1, X1
+from tests.transactions.world import FACTORIES
 from topologies import load
 
 #: What a client does on a tcm.
@@ -96,11 +96,10 @@ class Player:
 def dispatch(seed: int, places: tuple[str, ...], engine: str, **terms: Any) -> dict[str, Player]:
     """Figure 1b; answers its clients when everything is at rest."""
     three = load("three")
-    factories = engines.broker_factories()
     simulator = Simulator(
         {broker.name: three.neighbours(broker.name) for broker in three.brokers},
         Tape(seed=seed).choose,
-        broker=lambda name, others: Broker(name, others, engines=factories),
+        broker=lambda name, others: Broker(name, others, engines=FACTORIES),
     )
     e, d, a1 = (Player(simulator, *who) for who in zip(("E", "D", "A1"), places, strict=True))
     e.plain("adv", P1)

@@ -16,6 +16,7 @@ from overlay.simulator import Simulator, Tape
 from overlay.trace import Record
 from padres_tx import engines, static
 from tests.transactions.test_client_simulated import Player
+from tests.transactions.world import FACTORIES
 
 ENGINES = [name for name in engines.names() if name != "bl-wait"]
 SEEDS = 150
@@ -31,11 +32,10 @@ Played = tuple[Simulator, Player, Player]
 
 def play(tree: nx.Graph[str], at: dict[str, str], seed: int, engine: str, **terms: float) -> Played:
     """The transaction of Figure 2; the simulator when all is at rest, its records from then on."""
-    factories = engines.broker_factories()
     simulator = Simulator(
         {broker: list(tree[broker]) for broker in sorted(tree)},
         Tape(seed=seed).choose,
-        broker=lambda name, others: Broker(name, others, engines=factories, trace=True),
+        broker=lambda name, others: Broker(name, others, engines=FACTORIES, trace=True),
     )
     c1, c2 = (Player(simulator, name, at[name]) for name in ("C1", "C2"))
     c2.plain("sub", X)

@@ -55,16 +55,19 @@ def uadv(client: str, filter: Filter) -> Step:
 
 
 def pub(client: str, **point: Value) -> Step:
-    return Step(client, "pub", point=_named(point))
+    return Step(client, "pub", point=named(point))
 
 
 def tcm(client: str, **point: Value) -> Step:
-    return Step(client, "tcm", point=_named(point))
+    return Step(client, "tcm", point=named(point))
 
 
-def _named(point: Mapping[str, Value]) -> dict[str, Value]:
+def named(point: Mapping[str, Value]) -> dict[str, Value]:
     return {name.removesuffix("_"): value for name, value in point.items()}
 
+
+#: All engines there are. Looking for them takes longer than many a run.
+FACTORIES = engines.broker_factories()
 
 #: What a client does on a tcm: its steps, or an error's text.
 Reaction = Callable[[dict[str, Value]], Sequence[Step] | str]
@@ -81,7 +84,7 @@ class World:
         factories: Mapping[str, Any] | None = None,
         trace: bool = True,
     ) -> None:
-        made = engines.broker_factories() if factories is None else factories
+        made = FACTORIES if factories is None else factories
         self.sim = Simulator(
             {broker: list(tree[broker]) for broker in sorted(tree)},
             choose,
@@ -118,7 +121,7 @@ class World:
 
     def publish(self, client: str, **point: Value) -> int:
         seq = self.number(client)
-        self.sim.send(client, Pub(client, seq, _named(point)))
+        self.sim.send(client, Pub(client, seq, named(point)))
         return seq
 
     def crash(self, client: str) -> None:
