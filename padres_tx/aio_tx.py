@@ -168,8 +168,9 @@ class Transacting(Peer):
         The client has to be subscribed to the tcm. One that has no handler for it aborts the
         transaction. Static transactions call no handlers.
 
-        Raises FilterError.
+        Raises FilterError; TypeError for a handler that cannot be called.
         """
+        check_callable("handler", handler)
         self._handlers.register(None if filter is None else as_filter(filter), handler)
 
     def on_end(self, callback: OnEnd) -> None:
@@ -288,6 +289,7 @@ class Transacting(Peer):
 
     def _operate_in(self, acting: Acting, op: Op, callback: Callback | None) -> Doing:
         self._check()
+        check_callable("callback", callback)
         tx = acting.tx
         number, events = self._transactions.operate(tx, acting.frame, op, callback)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -453,6 +455,12 @@ class Transacting(Peer):
             for watch in self._watches.values():
                 watch.fail(partial(again, error))
             self._watches.clear()
+
+
+def check_callable(what: str, given: object) -> None:
+    """Raises TypeError for something else; None is nothing."""
+    if given is not None and not callable(given):
+        raise TypeError(f"a {what} is a function, not {given!r}")
 
 
 async def _within(limit_s: float, future: asyncio.Future[F], what: str) -> F:

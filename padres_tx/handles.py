@@ -28,7 +28,7 @@ import msgspec
 from overlay.errors import OverlayError
 from padres_tx import static
 from padres_tx.errors import TransactionAborted, TransactionError, TransactionFinished
-from padres_tx.session import FilterLike, Notification, PointLike
+from padres_tx.session import FilterLike, Notification, PointLike, as_bytes
 from padres_tx.static import Op, Ops
 from padres_tx.transactions import FENCE_AFTER, Result, Tx
 
@@ -309,8 +309,8 @@ class Attempts:
         wait: Wait = "decided",
         **terms: Any,
     ) -> None:
-        if retries < 0:
-            raise ValueError(f"retries cannot be {retries}")
+        if not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries cannot be {retries!r}")
         self._client = client
         self._engine = engine
         self._retries = retries
@@ -381,7 +381,7 @@ def as_payload(payload: bytes, json: Any) -> bytes:
     Raises TypeError if there are both, or if the data is none.
     """
     if json is msgspec.UNSET:
-        return payload
+        return as_bytes(payload)
     if payload:
         raise TypeError("a publication has one payload: bytes, or json")
     return msgspec.json.encode(json)

@@ -185,12 +185,14 @@ class Session:
     def publish(self, point: PointLike, payload: bytes = b"") -> Pub:
         """Publish; only a refusal is answered (`Refused`).
 
-        Raises FilterError; NotAdvertised for a point outside what the client advertised.
+        Raises FilterError; NotAdvertised for a point outside what the client advertised; TypeError
+        for a payload that is no bytes.
         """
         at = as_point(point)
         if not self.advertises(at):
             raise self.not_advertised(at)
-        return Pub(self.name, self.number(), at, payload)
+        data = as_bytes(payload)
+        return Pub(self.name, self.number(), at, data)
 
     def inspect(self, what: str, argument: str = "") -> Inspect:
         """Ask for a part of the broker's state; `Answered` follows, with a body."""
@@ -349,3 +351,17 @@ def as_point(what: PointLike) -> dict[str, Value]:
     Raises FilterError.
     """
     return parse_publication(what) if isinstance(what, str) else check_point(what)
+
+
+def as_bytes(payload: object) -> bytes:
+    """A payload as it travels.
+
+    Raises TypeError for what is no bytes: a broker would take that for a broken client.
+    """
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(
+        f"a payload is bytes, not {type(payload).__name__}: encode it, or publish it as json"
+    )

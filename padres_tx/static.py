@@ -35,7 +35,14 @@ from overlay.codec import FRAME_LIMIT
 from overlay.filters import Filter, Value
 from overlay.notation import format_filter, format_publication
 from padres_tx.errors import BadTransaction
-from padres_tx.session import FilterLike, PointLike, as_filter, as_point, check_client_name
+from padres_tx.session import (
+    FilterLike,
+    PointLike,
+    as_bytes,
+    as_filter,
+    as_point,
+    check_client_name,
+)
 from padres_tx.wire import OpKind, Step
 
 #: Operations of one static transaction. Each broker on its way handles all of them at once, and
@@ -71,7 +78,7 @@ class Op:
         self.kind: OpKind = kind
         self.filter = filter
         self.point = point
-        self.payload = payload
+        self.payload = as_bytes(payload)
         self.ops = _by_client({} if ops is None else ops)
         self.after = None if after is None else _ops("after", list(after))
         inner: list[int] = [op.depth for each in self.ops.values() for op in each]
@@ -220,6 +227,11 @@ class Plan:
         """Add an operation behind its client's others; answers with what all is over then."""
         if op in self._ends:
             raise BadTransaction(f"{op} is in the transaction already; make another one")
+        if op.kind == "tcm" and not op.ops:
+            raise BadTransaction(
+                f"{op} is for nobody: in a static transaction a tcm says what its receivers do, "
+                "as in ops={'D': [static.usub(...)]}"
+            )
         at = len(self._ops)
         self._ops.append(op)
         self._clients.append(client)

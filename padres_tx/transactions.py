@@ -23,7 +23,6 @@ subscriptions; an abort takes them back.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -376,6 +375,8 @@ class Transactions:
 
         Raises UnknownEngine.
         """
+        if not isinstance(engine, str):
+            raise UnknownEngine(f"an engine has a name, as 'd-tx', and is not {engine!r}")
         seat = self._seats.get(engine)
         if seat is None:
             # Here, since seats are made of what this module has.
@@ -515,7 +516,7 @@ def check_seconds(name: str, value: float, limit: float) -> float:
     Raises BadTransaction.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 < value <= limit:
+    if not number or not 0 < value <= limit:  # Which NaN is not.
         raise BadTransaction(
             f"{name}: seconds above 0, at most {limit:g}, are needed, not {value!r}"
         )
@@ -528,7 +529,7 @@ def _there(options: tuple[str, ...]) -> str:
 
 def _line(text: str) -> str:
     """A reason as it travels: short, and encodable whatever an exception has said."""
-    return text[:REASON_LIMIT].encode(errors="replace").decode()
+    return str(text)[:REASON_LIMIT].encode(errors="replace").decode()
 
 
 def _status(committed: bool) -> Status:

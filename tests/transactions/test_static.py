@@ -216,7 +216,8 @@ def sequences(depth: int) -> st.SearchStrategy[list[Op]]:
     plain = st.builds(lambda: static.sub(F1))
     if depth == 0:
         return st.lists(plain, max_size=3)
-    ops = st.dictionaries(st.sampled_from(["A1", "A2", "D"]), sequences(depth - 1), max_size=2)
+    clients = st.sampled_from(["A1", "A2", "D"])
+    ops = st.dictionaries(clients, sequences(depth - 1), min_size=1, max_size=2)
     return st.lists(
         st.one_of(plain, st.builds(lambda ops: static.tcm(P1, ops=ops), ops)), max_size=3
     )
