@@ -33,6 +33,7 @@ from bench import workloads
 from bench.players import Player, Scene
 from bench.records import Book, clock
 from overlay.errors import OverlayError
+from padres_tx import engines
 
 #: How often it tells how far it is: as often as a person sees a difference.
 REPORT_S: Final = 0.25
@@ -111,6 +112,8 @@ class Ensemble:
         """From connecting to leaving. Raises what players raise."""
         async with AsyncExitStack() as stack:
             for group in self.cast.groups:
+                # Or the first transaction would wait until its engine is imported.
+                engines.load(group.scene.engine)
                 for role in group.roles:
                     self.players.append(await self._player(stack, group.scene, role))
             await self._all(player.prepare() for player in self.players)

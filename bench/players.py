@@ -16,6 +16,7 @@ The scenarios are in `workloads`. This module must not know processes or files.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
@@ -25,6 +26,12 @@ from pydantic import BaseModel, ConfigDict
 from bench.records import Book
 from overlay.filters import Filter
 from padres_tx import Client, Notification, Transaction, TransactionAborted, engines
+
+
+@functools.cache
+def _is_static(engine: str) -> bool:
+    # Looking an engine up searches the installed packages; that is not for every transaction.
+    return bool(engines.load(engine).client == "static")
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -45,7 +52,7 @@ class Scene(msgspec.Struct, frozen=True):
     @property
     def is_static(self) -> bool:
         """Whether a coordinator has to say beforehand what everybody does."""
-        return bool(engines.load(self.engine).client == "static")
+        return _is_static(self.engine)
 
     @property
     def waits(self) -> bool:

@@ -40,6 +40,11 @@ from topologies import Topology
 PROBES: Final = "probes"
 
 
+#: The search for a wait begins with so many times the longest way's delay: the operations that it
+#: is to cover cross the overlay four times or so. (If that fails, the search goes up by itself.)
+START_WAYS: Final = 12.0
+
+
 class Looker(Protocol):
     """Who is told how a sweep goes."""
 
@@ -169,7 +174,13 @@ class Sweep:
             )
             try:
                 return asyncio.run(
-                    calibrate.run(running, transactions=trials, step_ms=step_ms, progress=progress)
+                    calibrate.run(
+                        running,
+                        transactions=trials,
+                        step_ms=step_ms,
+                        start_ms=start_ms(topology),
+                        progress=progress,
+                    )
                 )
             finally:
                 running.stop(hurry=self._watch.hurry)
@@ -306,6 +317,12 @@ def _counted_delays(combination: Combination, placement: dict[str, str]) -> floa
             at = [placement[of[role]] for role in ("E", "D", agent)]
             counts.append(Dispatch(combination.topology, combination.engine, at).run()[0])
     return sum(counts) / len(counts)
+
+
+def start_ms(topology: Topology) -> float:
+    """Where the search for a wait begins: far above what is needed, and not a minute too high."""
+    ways_ms = calibrate.fitting_step_ms(topology) / calibrate.STEP_SHARE
+    return min(START_WAYS * ways_ms, calibrate.START_MS)
 
 
 def _delays_of(topology: Topology) -> str:

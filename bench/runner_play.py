@@ -41,6 +41,9 @@ STALL_S: Final = 2 * DEADLINE_S
 #: Client processes for several instances of a scenario: as many as the cores of a small machine.
 PROCESSES: Final = 2
 
+#: What clients may take to start, connect and prepare, at least.
+PREPARE_S: Final = 60.0
+
 #: What clients may take to say their goodbyes.
 LEAVE_S: Final = 20.0
 
@@ -138,7 +141,7 @@ class Troupe:
 
     def perform(self) -> Done:
         """From the first look to the last goodbye."""
-        self._until(lambda child: child.ready, "prepare")
+        self._until(lambda child: child.ready, "prepare", max(PREPARE_S, self._watch.stall_s))
         pids = {broker.name: self._running.process(broker.name).pid for broker in self._brokers}
         pids |= {child.name: child.popen.pid for child in self._children}
         before = _cpu(pids)
