@@ -1,410 +1,452 @@
 -------------------------------- MODULE DTx --------------------------------
 (***************************************************************************)
-(* D-TX: snapshot, validation, decision, forgetting, over a tree of brokers *)
-(* with FIFO links.  One step is one message taken in by one broker, as in  *)
-(* padres_tx/dynamic.py and padres_tx/engines/d_tx.py; proofs/README.md     *)
-(* maps the actions to functions.                                           *)
+(* D-TX: snapshot, operations, votes, decision, forgetting, over a tree of  *)
+(* brokers.  One step is one message taken in by one broker, as in          *)
+(* padres_tx/dynamic.py and padres_tx/engines/d_tx.py; what the broker does *)
+(* of itself in the same step (Look, Answer, Release) follows at once,      *)
+(* before anything else happens anywhere.  proofs/README.md maps the        *)
+(* actions to functions.                                                    *)
 (*                                                                          *)
 (* What an operation does to the tables is abstract: at each broker that it *)
 (* visits it reads and writes some keys.  A key stands for a part of a      *)
 (* table; what overlaps what is padres_tx/conflicts.py's business.  Writes  *)
-(* commute (Convergence), so only reads against writes order transactions.  *)
+(* commute (proofs/convergence.py), so only reads against writes order      *)
+(* transactions.                                                            *)
 (*                                                                          *)
-(* Not here: crashes, time-outs (an abort may come at any moment instead),  *)
-(* tcm frames (an operation's visits are given), the clients themselves.    *)
+(* Not here: crashes of brokers, fences, retries.  A deadline, a client     *)
+(* that leaves and an error are all a Doom, which may come at any moment.   *)
 (***************************************************************************)
-EXTENDS Integers, Sequences, FiniteSets, Trees
+EXTENDS Integers, Sequences, FiniteSets, TLC, Trees
 
 CONSTANTS
-  Brokers,
-  Nbr,      \* [Brokers -> SUBSET Brokers], a tree
+  Nbr,     \* [Brokers -> SUBSET Brokers], a tree
   Txs,
-  Edge,     \* [Txs -> Brokers]: the coordinator's edge broker
-  Age,      \* [Txs -> Nat], all different: smaller is older
-  Ops,      \* [Txs -> Seq([Brokers it visits -> [r, w: SUBSET Keys]])], each from Edge[t] on
-  Dooms,    \* transactions that may be aborted at any time
-  Fencing,  \* transactions that ask for precedence
-  Pubs,     \* plain publications
-  Plains,   \* plain routing operations
-  From,     \* [Pubs \cup Plains -> Brokers]: the edge broker of who says it
-  Reach,    \* [Pubs \cup Plains -> SUBSET Brokers]: where it goes
-  Touch,    \* [Plains -> [r, w: SUBSET Keys]], at every broker that it visits
-  Arrival,  \* TRUE: brokers look at transactions as they came, not by age (see LookAll)
-  Rules     \* AllRules, or fewer in a negative control
+  Edge,    \* [Txs -> Brokers]: the coordinator's edge broker
+  Age,     \* [Txs -> Nat], all different: smaller is older
+  Ops,     \* [Txs -> Seq(Operations)], see below
+  DoomAt,  \* [Txs -> SUBSET Brokers]: where it may turn out that it cannot be carried out
+  Pubs,    \* plain publications: numbers, said by each client in this order
+  Plains,  \* plain routing operations
+  From,    \* [Pubs \cup Plains -> Brokers]: the edge broker of who says it
+  Reach,   \* [Pubs \cup Plains -> SUBSET Brokers]: where it goes
+  Touch,   \* [Plains -> [r, w: SUBSET Keys]], at every broker that it visits
+  Rules    \* AllRules, or fewer in a negative control
+
+(* An operation is [kind, by, of, keys].  It sets out from the broker `by`  *)
+(* and visits DOMAIN keys, keys[b] = [r, w] being what it touches at b.     *)
+(*   of = 0: an operation of the coordinator;                               *)
+(*   of = k, a "tcm": of a client at `by` that acts on that tcm;            *)
+(*   of = k, an "adv": triggered at the broker `by` by that advertisement.  *)
+(* kind is "tcm", "adv" (also un-advertising) or "op"; only the first two   *)
+(* are acknowledged.  Numbers follow the order of the transaction.          *)
+
+Op(kind, by, of, keys) == [kind |-> kind, by |-> by, of |-> of, keys |-> keys]
+On(where, r, w) == [b \in where |-> [r |-> r, w |-> w]]
 
 AllRules == {
-  "undecided",     \* Init carries what is undecided at the coordinator's edge
-  "all vote",      \* a commit needs the vote of every broker, visited or not
-  "both ways",     \* validation looks at the reads of both
-  "outside",       \* ... and at what was committed outside the snapshot
-  "die",           \* who meets an older one gives up
-  "hold",          \* a plain operation waits for the prepared ones it conflicts with
-  "forget",        \* old versions stay until all brokers have the decision
-  "stamp",         \* a publication is stamped with what is undecided at its edge
-  "fence" }        \* a fenced transaction begins when every broker gives way
+  "fifo",       \* a link hands over what came first
+  "undecided",  \* Init carries what is undecided at the coordinator's edge
+  "answers",    \* who said a tcm or an (un-)advertisement waits for its acknowledgement
+  "nested",     \* ... which a broker gives when all behind it and all it asked have
+  "all vote",   \* a commit needs the vote of every broker, visited or not
+  "both ways",  \* validation looks at the reads of both
+  "outside",    \* ... and at what was committed outside the snapshot
+  "since",      \* ... and at the plain operations carried out since the transaction began
+  "die",        \* who meets an older one gives up
+  "owner",      \* only the coordinator's edge broker decides
+  "hold",       \* a plain operation waits for the prepared ones it conflicts with
+  "held",       \* who meets a held plain operation gives up
+  "forget",     \* old versions stay until all brokers have the decision, and all here see it
+  "stamp" }     \* a publication is stamped with what is undecided at its edge
 
 VARIABLES
-  brk,   \* each broker's state
-  net,   \* net[<<b, c>>]: what is on its way from b to c
-  sees,  \* history: what each transaction sees at its edge
-  said   \* which clients have spoken: what happens of itself, at most once
+  tx,     \* tx[b][t]: what broker b knows of transaction t
+  net,    \* net[<<b, c>>]: what is on its way from b to c
+  plain,  \* plain[b]: the plain operations that b has carried out
+  held,   \* held[b]: those that wait there, in their order
+  after,  \* history: after[b][p] is what p found committed at b
+  got     \* history: got[p] are the versions of the tables that p was routed on
 
-vars == <<brk, net, sees, said>>
+vars == <<tx, net, plain, held, after, got>>
 
+Brokers == DOMAIN Nbr
 Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
-
-(***************************************************************************)
-(* The tree.                                                                *)
-(***************************************************************************)
 Hops == HopTable(Nbr)
+Ways == [b \in Brokers |-> [c \in Nbr[b] |-> Side(Nbr, b, c)]]
 
-Up(b, t) == IF b = Edge[t] THEN b ELSE Hops[b][Edge[t]]
+\* The neighbour of b towards a broker; b itself when it is that one.
+To(b, c) == IF b = c THEN b ELSE Hops[b][c]
+Up(b, t) == To(b, Edge[t])
 Others(b, t) == Nbr[b] \ {Up(b, t)}
 
-Visited(t) == {Edge[t]} \cup UNION {DOMAIN Ops[t][i] : i \in 1..Len(Ops[t])}
-Keys(t, b, f) == UNION {Ops[t][i][b][f] : i \in {j \in 1..Len(Ops[t]) : b \in DOMAIN Ops[t][j]}}
+Numbers(t) == 1..Len(Ops[t])
+Visits == [t \in Txs |-> [b \in Brokers |-> {i \in Numbers(t) : b \in DOMAIN Ops[t][i].keys}]]
+Visited == [t \in Txs |-> {b \in Brokers : Visits[t][b] # {}}]
+Touched(t, b, S, f) == UNION {Ops[t][i].keys[b][f] : i \in S \cap Visits[t][b]}
+Reads == [t \in Txs |-> [b \in Brokers |-> Touched(t, b, Numbers(t), "r")]]
+Writes == [t \in Txs |-> [b \in Brokers |-> Touched(t, b, Numbers(t), "w")]]
+
+Range(q) == {q[i] : i \in 1..Len(q)}
 
 (***************************************************************************)
-(* A broker's state.  `o` is what a step sends, in order; empty between     *)
-(* steps.                                                                   *)
+(* What a broker knows of a transaction.                                    *)
 (***************************************************************************)
-NewTx == [st |-> "active", snap |-> {}, waits |-> {}, verdict |-> "?", voted |-> FALSE,
-          r |-> {}, w |-> {}, pc |-> 0, asked |-> {}, since |-> {}, old |-> {},
-          doomed |-> FALSE, forgotten |-> FALSE, fenced |-> FALSE]
+Unknown == [st |-> "none",      \* then active, preparing; committed, gone; aborted, dead
+            snap |-> {},        \* what it sees; kept as history
+            base |-> {},        \* history: the plain operations that it has found here
+            log |-> <<>>,       \* its operations, as they were handled here
+            open |-> {},        \* <<i, n>>: n has not acknowledged i; n = b: a client here has not
+            awaited |-> {},     \* neighbours whose vote or acknowledgement is outstanding
+            verdict |-> "?", voted |-> FALSE, doomed |-> FALSE, forgotten |-> FALSE]
 
-InitBroker(b) ==
-  [txs |-> [t \in {} |-> NewTx],
-   ord |-> <<>>,      \* the known transactions as they came, if that matters
-   mark |-> {},       \* committed, and entries still carry the version
-   gone |-> {},       \* committed and folded: simply how things are
-   dead |-> {},       \* history: aborted
-   plain |-> {},      \* plain operations carried out here
-   held |-> <<>>,     \* plain operations that wait for a decision
-   after |-> [p \in {} |-> {}],  \* history: what each plain operation found committed
-   before |-> [t \in {} |-> {}], \* history: the plain operations that each transaction found
-   got |-> [p \in {} |-> {}],    \* history: what each publication was routed on
-   o |-> [n \in Nbr[b] |-> <<>>]]
+Is(r) == r.st \in {"active", "preparing"}
+Undecided(b) == {t \in Txs : Is(tx[b][t])}
+Marked(b) == {t \in Txs : tx[b][t].st = "committed"}
+Folded(b) == {t \in Txs : tx[b][t].st = "gone"}
+\* What a view sees that leaves something out: folded versions are simply how things are.
+View(b, hidden) == Folded(b) \cup (Marked(b) \ hidden)
+Preparing(b) == {t \in Txs : tx[b][t].st = "preparing" /\ tx[b][t].verdict # "no"}
 
-Extend(f, x, v) == [y \in DOMAIN f \cup {x} |-> IF y = x THEN v ELSE f[y]]
-Without(f, x) == [y \in DOMAIN f \ {x} |-> f[y]]
+\* Footprints: what was read and written here so far.
+R(b, t) == Touched(t, b, Range(tx[b][t].log), "r")
+W(b, t) == Touched(t, b, Range(tx[b][t].log), "w")
 
-Put(s, dests, m) == [s EXCEPT !.o = [n \in DOMAIN s.o |->
-                       IF n \in dests THEN Append(s.o[n], m) ELSE s.o[n]]]
-
-Known(s, t) == t \in DOMAIN s.txs
-Open(s, t) == Known(s, t) /\ s.txs[t].st \notin {"committed", "aborted"}
-OpenTxs(s) == {t \in DOMAIN s.txs : Open(s, t)}
-Begun(s, t) == Known(s, t) /\ s.txs[t].st \notin {"fencing", "fenced"}
-\* Versions.open: what has begun here and is not decided.
-Undecided(s) == {t \in OpenTxs(s) : Begun(s, t)}
-Preparing(s) == {t \in DOMAIN s.txs : s.txs[t].st = "preparing" /\ s.txs[t].verdict # "no"}
-Fences(s) == {t \in OpenTxs(s) : s.txs[t].fenced}
 Older(t, u) == Age[t] < Age[u]
-Enter(s, t) == IF Arrival /\ ~Known(s, t) THEN Append(s.ord, t) ELSE s.ord
-
-ReadsWhat(x, y) == x.r \cap y.w # {}
-Conflict(x, y) == ReadsWhat(x, y) \/ ReadsWhat(y, x)
 
 (***************************************************************************)
-(* Validation (DTx.judge).                                                  *)
+(* A step of broker b: what it knows then, and what it sends, in order.     *)
 (***************************************************************************)
-Judge(s, t) ==
-  LET me == s.txs[t]
-      against == {u \in Preparing(s) \ {t} :
-                    IF "both ways" \in Rules THEN Conflict(me, s.txs[u])
-                    ELSE ReadsWhat(me, s.txs[u])}
-  IN  IF \E f \in Fences(s) : ~me.fenced \/ Older(f, t) THEN "no"
-      ELSE IF "outside" \in Rules /\ \E u \in s.mark \ me.snap : ReadsWhat(me, s.txs[u]) THEN "no"
-      ELSE IF \E p \in me.since : ReadsWhat(me, Touch[p]) THEN "no"
-      ELSE IF \E i \in 1..Len(s.held) : Conflict(me, Touch[s.held[i]]) THEN "no"
+\* DTx._fold: let versions go that everybody has and everybody here sees.
+Fold(f) ==
+  [t \in Txs |->
+     IF /\ f[t].st = "committed"
+        /\ "forget" \in Rules =>
+             f[t].forgotten /\ \A u \in Txs : Is(f[u]) => t \in f[u].snap
+     THEN [f[t] EXCEPT !.st = "gone", !.log = <<>>] ELSE f[t]]
+
+Sent(b, rest, Out(_)) == [l \in Links |-> IF l[1] = b THEN rest[l] \o Out(l[2]) ELSE rest[l]]
+
+Step(b, t, r, rest, Out(_)) ==
+  /\ tx' = [tx EXCEPT ![b] = Fold([@ EXCEPT ![t] = r])]
+  /\ net' = Sent(b, rest, Out)
+  /\ UNCHANGED <<plain, held, after, got>>
+
+If(c, m) == IF c THEN <<m>> ELSE <<>>
+
+(***************************************************************************)
+(* Beginning (Dynamic.start, Dynamic._init, DTx.begun).                     *)
+(***************************************************************************)
+Start(b, t, undecided, rest) ==
+  LET r == [Unknown EXCEPT !.st = "active", !.snap = View(b, undecided), !.base = plain[b]]
+      Out(n) == If(n \in Others(b, t), <<"init", t, undecided>>)
+  IN  Step(b, t, r, rest, Out)
+
+(***************************************************************************)
+(* Operations (Dynamic.carry_out, _publish, _finish, _acked).               *)
+(***************************************************************************)
+Ahead(b, t, i) ==
+  LET op == Ops[t][i] IN {n \in Nbr[b] \cap DOMAIN op.keys : b = op.by \/ n # To(b, op.by)}
+
+Triggered(b, t, i) ==
+  IF Ops[t][i].kind # "adv" THEN {} ELSE {j \in Numbers(t) : Ops[t][j].of = i /\ Ops[t][j].by = b}
+
+Clients(b, t, i) ==
+  IF Ops[t][i].kind = "tcm" /\ \E j \in Numbers(t) : Ops[t][j].of = i /\ Ops[t][j].by = b
+  THEN {b} ELSE {}
+
+RECURSIVE InOrder(_)
+InOrder(S) == IF S = {} THEN <<>>
+              ELSE LET i == CHOOSE x \in S : \A y \in S : x <= y IN <<i>> \o InOrder(S \ {i})
+
+Handle(b, t, i, rest) ==
+  LET op == Ops[t][i]
+      more == InOrder(Triggered(b, t, i))
+      asked == IF op.kind = "op" THEN {} ELSE Ahead(b, t, i) \cup Clients(b, t, i)
+      waits == IF "nested" \in Rules \/ b = op.by THEN asked ELSE {}
+      r == [tx[b][t] EXCEPT !.log = @ \o <<i>> \o more, !.open = @ \cup {<<i, n>> : n \in asked}]
+      Also(n) == LET to == SelectSeq(more, LAMBDA j : n \in Ahead(b, t, j))
+                 IN  [k \in 1..Len(to) |-> <<"op", t, to[k]>>]
+      Out(n) == If(n \in Ahead(b, t, i), <<"op", t, i>>) \o Also(n)
+                \o If(op.kind # "op" /\ waits = {} /\ b # op.by /\ n = To(b, op.by),
+                      <<"acked", t, i>>)
+  IN  Step(b, t, r, rest, Out)
+
+\* n, a neighbour or a client here, has done its part of operation i.
+Answered(b, t, i, n, rest) ==
+  LET by == Ops[t][i].by
+      open == tx[b][t].open \ {<<i, n>>}
+      done == ~\E m \in Nbr[b] \cup {b} : <<i, m>> \in open
+      Out(m) == If(done /\ b # by /\ m = To(b, by) /\ "nested" \in Rules, <<"acked", t, i>>)
+  IN  Step(b, t, [tx[b][t] EXCEPT !.open = open], rest, Out)
+
+\* The operations of one frame (of one client on one occasion) are done one after the other.
+Frame(t, k, b) == {i \in Numbers(t) : Ops[t][i].of = k /\ Ops[t][i].by = b}
+Done(b, t, i) == /\ i \in Range(tx[b][t].log)
+                 /\ "answers" \in Rules => ~\E n \in Nbr[b] \cup {b} : <<i, n>> \in tx[b][t].open
+
+Issue(t, i) ==
+  LET op == Ops[t][i] IN
+  /\ op.of # 0 => Ops[t][op.of].kind = "tcm" /\ <<op.of, op.by>> \in tx[op.by][t].open
+  /\ tx[op.by][t].st = "active"
+  /\ i \notin Range(tx[op.by][t].log)
+  /\ \A j \in Frame(t, op.of, op.by) : j < i => Done(op.by, t, j)
+  /\ Handle(op.by, t, i, net)
+
+Finish(b, t, k) ==
+  /\ tx[b][t].st = "active"
+  /\ <<k, b>> \in tx[b][t].open
+  /\ \A j \in Frame(t, k, b) : Done(b, t, j)
+  /\ Answered(b, t, k, b, net)
+
+(***************************************************************************)
+(* Preparing (Dynamic._prepare, DTx.judge, Dynamic._vote, _answer).         *)
+(***************************************************************************)
+Prepare(b, t, rest) ==
+  LET asked == {n \in Others(b, t) : "all vote" \in Rules \/ Ways[b][n] \cap Visited[t] # {}}
+      Out(n) == If(n \in asked, <<"prepare", t>>)
+  IN  Step(b, t, [tx[b][t] EXCEPT !.st = "preparing", !.awaited = asked], rest, Out)
+
+Commit(t) ==
+  LET b == Edge[t] IN
+  /\ tx[b][t].st = "active"
+  /\ \A i \in Frame(t, 0, b) : Done(b, t, i)
+  /\ Prepare(b, t, net)
+
+Judge(b, t) ==
+  LET r == R(b, t)
+      w == W(b, t)
+      against == {u \in Preparing(b) \ {t} : \/ r \cap W(b, u) # {}
+                                             \/ "both ways" \in Rules /\ w \cap R(b, u) # {}}
+  IN  IF tx[b][t].doomed THEN "no"
+      ELSE IF /\ "outside" \in Rules
+              /\ \E u \in Marked(b) \ tx[b][t].snap : r \cap W(b, u) # {} THEN "no"
+      ELSE IF /\ "since" \in Rules
+              /\ \E p \in plain[b] \ tx[b][t].base : r \cap Touch[p].w # {} THEN "no"
+      ELSE IF /\ "held" \in Rules
+              /\ \E p \in Range(held[b]) : \/ r \cap Touch[p].w # {}
+                                           \/ w \cap Touch[p].r # {} THEN "no"
       ELSE IF "die" \in Rules /\ \E u \in against : Older(u, t) THEN "no"
       ELSE IF against = {} THEN "yes" ELSE "?"
 
+CanLook(b, t) ==
+  tx[b][t].st = "preparing" /\ tx[b][t].verdict = "?" /\ Judge(b, t) # "?"
+
+Look(b, t) ==
+  LET Out(n) == <<>> IN
+  /\ CanLook(b, t)
+  /\ Step(b, t, [tx[b][t] EXCEPT !.verdict = Judge(b, t)], net, Out)
+
+Vote(b, t, c, answer, rest) ==
+  LET Out(n) == <<>> IN
+  Step(b, t, [tx[b][t] EXCEPT !.awaited = @ \ {c}, !.verdict = IF answer = "no" THEN "no" ELSE @],
+       rest, Out)
+
 (***************************************************************************)
-(* Steps within one broker.                                                 *)
+(* The decision (Dynamic._spread, _decided, _acknowledge, _forget).         *)
 (***************************************************************************)
-\* DTx._fold: let versions go that everybody has and everybody here sees.
-Fold(s) ==
-  LET views == {s.txs[t].snap : t \in Undecided(s)}
-      may == {t \in s.mark : /\ s.txs[t].forgotten \/ "forget" \notin Rules
-                             /\ "forget" \in Rules => \A v \in views : t \in v}
-  IN  [s EXCEPT !.mark = @ \ may, !.gone = @ \cup may,
-                !.txs = [t \in DOMAIN s.txs \ {u \in may : s.txs[u].forgotten} |-> s.txs[t]],
-                !.ord = SelectSeq(@, LAMBDA t : ~(t \in may /\ s.txs[t].forgotten))]
+Decide(b, t, committed, rest) ==
+  LET r == [tx[b][t] EXCEPT !.st = IF committed THEN "committed" ELSE "aborted",
+                            !.awaited = Others(b, t), !.open = {}, !.verdict = "?",
+                            !.voted = FALSE, !.doomed = FALSE,
+                            !.log = IF committed THEN @ ELSE <<>>]
+      Out(n) == If(n \in Others(b, t), <<"decide", t, committed>>)
+                \o If(Others(b, t) = {} /\ n = Up(b, t), <<"decided", t>>)
+  IN  Step(b, t, r, rest, Out)
 
-\* Dynamic.start and DTx.begun.  The snapshot: what is committed here, without U.
-Start(s, b, t, undecided) ==
-  LET tx == [(IF Known(s, t) THEN s.txs[t] ELSE NewTx) EXCEPT
-               !.st = "active", !.waits = {}, !.snap = s.mark \ undecided,
-               !.old = s.gone \cup (s.mark \ undecided)]
-      s1 == [s EXCEPT !.txs = Extend(@, t, tx),
-                      !.ord = Enter(s, t),
-                      !.before = IF Plains = {} THEN @ ELSE Extend(@, t, s.plain)]
-  IN  Put(s1, Others(b, t), <<"init", t, undecided>>)
+CanAnswer(b, t) ==
+  LET r == tx[b][t] IN
+  /\ r.st = "preparing" /\ ~r.voted
+  /\ r.verdict = "no" \/ (r.verdict = "yes" /\ r.awaited = {})
 
-\* Fences stand when what was prepared is decided; the oldest first (DTx._fences_again).
-FencesAgain(s, b) ==
-  LET oldest == {f \in Fences(s) : \A g \in Fences(s) : g = f \/ Older(f, g)}
-      ready == {f \in oldest : /\ s.txs[f].st = "fencing" /\ Preparing(s) = {}
-                               /\ s.txs[f].waits = {} \/ "fence" \notin Rules}
-  IN  IF ready = {} THEN s
-      ELSE LET f == CHOOSE x \in ready : TRUE
-               s1 == [s EXCEPT !.txs[f].st = "fenced"]
-           IN  IF b = Edge[f]
-               THEN Start(s1, b, f, IF "undecided" \in Rules THEN Undecided(s1) ELSE {})
-               ELSE Put(s1, {Up(b, f)}, <<"fenced", f>>)
+Answer(b, t) ==
+  LET r == tx[b][t]
+      Out(n) == If(n = Up(b, t), <<"vote", t, r.verdict>>)
+  IN  /\ CanAnswer(b, t)
+      /\ IF b = Edge[t] THEN Decide(b, t, r.verdict = "yes", net)
+         ELSE Step(b, t, [r EXCEPT !.voted = TRUE], net, Out)
 
-ByAge(S) == CHOOSE q \in [1..Cardinality(S) -> S] :
-              \A i, j \in DOMAIN q : i < j => Older(q[i], q[j])
+Forget(b, t, rest) ==
+  LET r == [tx[b][t] EXCEPT !.forgotten = TRUE, !.awaited = {},
+                            !.st = IF @ = "aborted" THEN "dead" ELSE @]
+      Out(n) == If(n \in Others(b, t), <<"forget", t>>)
+  IN  Step(b, t, r, rest, Out)
 
-\* A plain operation is carried out: it counts as committed at once.
-CarryOut(s, b, p, src) ==
-  LET s1 == [s EXCEPT !.plain = @ \cup {p},
-                      !.after = Extend(@, p, s.mark \cup s.gone),
-                      !.txs = [t \in DOMAIN @ |-> IF t \in Undecided(s)
-                                 THEN [@[t] EXCEPT !.since = @ \cup {p}] ELSE @[t]]]
-  IN  Put(s1, {n \in Nbr[b] \ {src} : n \in Reach[p]}, <<"plain", p>>)
+Decided(b, t, c, rest) ==
+  LET awaited == tx[b][t].awaited \ {c}
+      Out(n) == If(awaited = {} /\ n = Up(b, t), <<"decided", t>>)
+  IN  IF awaited = {} /\ b = Edge[t] THEN Forget(b, t, rest)
+      ELSE Step(b, t, [tx[b][t] EXCEPT !.awaited = awaited], rest, Out)
 
-\* DTx.holds.
-Holds(s, p) == \/ Fences(s) # {}
-               \/ /\ "hold" \in Rules
-                  /\ \E t \in Preparing(s) : Conflict(Touch[p], s.txs[t])
+\* Dynamic.doom: abort it, or tell who can.
+DoomHere(b, t, rest) ==
+  LET Out(n) == If(n = Up(b, t), <<"doom", t>>) IN
+  IF b = Edge[t] \/ "owner" \notin Rules THEN Decide(b, t, FALSE, rest)
+  ELSE Step(b, t, [tx[b][t] EXCEPT !.doomed = TRUE], rest, Out)
 
-From2(b, p) == IF b = From[p] THEN b ELSE Hops[b][From[p]]
+Doom(b, t) == /\ b \in DoomAt[t] /\ Is(tx[b][t]) /\ ~tx[b][t].doomed
+              /\ DoomHere(b, t, net)
 
-RECURSIVE Release(_, _)
-Release(s, b) ==
-  IF s.held = <<>> \/ Holds(s, Head(s.held)) THEN s
-  ELSE Release(CarryOut([s EXCEPT !.held = Tail(@)], b, Head(s.held), From2(b, Head(s.held))), b)
+(***************************************************************************)
+(* Plain publications and operations (Broker, DTx.holds, Broker.release).   *)
+(***************************************************************************)
+Onward(b, p, src) == {n \in Nbr[b] \ {src} : n \in Reach[p]}
 
-\* Dynamic._acknowledge and Dynamic._forget.
-Forget(s, b, t) ==
-  LET s1 == Put([s EXCEPT !.txs[t].forgotten = TRUE], Others(b, t), <<"forget", t>>)
-      s2 == IF s1.txs[t].st # "aborted" THEN s1
-            ELSE [s1 EXCEPT !.txs = Without(@, t), !.ord = SelectSeq(@, LAMBDA u : u # t)]
-  IN  IF t \in s2.gone THEN [s2 EXCEPT !.txs = Without(@, t),
-                                       !.ord = SelectSeq(@, LAMBDA u : u # t)]
-      ELSE Fold(s2)
+Publish(b, p, hidden, src, rest) ==
+  LET Out(n) == If(n \in Onward(b, p, src), <<"pub", p, hidden>>) IN
+  /\ got' = [got EXCEPT ![p] = @ \cup {View(b, hidden)}]
+  /\ net' = Sent(b, rest, Out)
+  /\ UNCHANGED <<tx, plain, held, after>>
 
-Acknowledge(s, b, t) ==
-  IF ~Known(s, t) \/ s.txs[t].waits # {} \/ s.txs[t].forgotten THEN s
-  ELSE IF b = Edge[t] THEN Forget(s, b, t)
-  ELSE Put(s, {Up(b, t)}, <<"decided", t>>)
+Conflicts(b, p, t) == Touch[p].r \cap W(b, t) # {} \/ Touch[p].w \cap R(b, t) # {}
+Holds(b, p) == "hold" \in Rules /\ \E t \in Preparing(b) : Conflicts(b, p, t)
 
-RECURSIVE Spread(_, _, _, _), LookAgain(_, _, _), LookAll(_, _, _), Answer(_, _, _)
+CarryOut(b, p, queue, rest) ==
+  LET Out(n) == If(n \in Onward(b, p, To(b, From[p])), <<"plain", p>>) IN
+  /\ plain' = [plain EXCEPT ![b] = @ \cup {p}]
+  /\ after' = [after EXCEPT ![b][p] = View(b, {})]
+  /\ held' = [held EXCEPT ![b] = queue]
+  /\ net' = Sent(b, rest, Out)
+  /\ UNCHANGED <<tx, got>>
 
-\* Dynamic._spread: a decision counts here, and is passed on.
-Spread(s, b, t, committed) ==
-  LET s1 == [s EXCEPT !.txs[t].st = IF committed THEN "committed" ELSE "aborted",
-                      !.txs[t].waits = Others(b, t),
-                      !.txs[t].asked = {}, !.txs[t].since = {},
-                      !.txs[t].r = {}, !.txs[t].w = IF committed THEN @ ELSE {},
-                      !.txs[t].fenced = FALSE,
-                      !.mark = IF committed THEN @ \cup {t} ELSE @,
-                      !.dead = IF committed THEN @ ELSE @ \cup {t}]
-      s2 == FencesAgain(Fold(s1), b)
-      s3 == Put(s2, Others(b, t), <<"decide", t, committed>>)
-      s4 == LookAll(s3, b, IF Arrival THEN s3.ord ELSE ByAge(DOMAIN s3.txs))
-  IN  Acknowledge(Release(s4, b), b, t)
+Plain(b, p, rest) ==
+  IF held[b] # <<>> \/ Holds(b, p)
+  THEN /\ held' = [held EXCEPT ![b] = Append(@, p)]
+       /\ net' = rest
+       /\ UNCHANGED <<tx, plain, after, got>>
+  ELSE CarryOut(b, p, <<>>, rest)
 
-LookAll(s, b, q) ==
-  IF q = <<>> THEN s
-  ELSE LookAll(IF Open(s, Head(q)) THEN LookAgain(s, b, Head(q)) ELSE s, b, Tail(q))
-
-LookAgain(s, b, t) ==
-  LET s1 == IF s.txs[t].st = "preparing" /\ s.txs[t].verdict = "?"
-            THEN [s EXCEPT !.txs[t].verdict = Judge(s, t)] ELSE s
-  IN  Answer(s1, b, t)
-
-\* Dynamic._answer: a no at once, a yes when all behind have said so.
-Answer(s, b, t) ==
-  LET tx == s.txs[t] IN
-  IF tx.verdict = "?" \/ tx.voted \/ tx.st # "preparing" \/ (tx.verdict = "yes" /\ tx.waits # {})
-  THEN s
-  ELSE LET s1 == [s EXCEPT !.txs[t].voted = TRUE] IN
-       IF b = Edge[t] THEN Spread(s1, b, t, tx.verdict = "yes")
-       ELSE Put(s1, {Up(b, t)}, <<"vote", t, tx.verdict>>)
-
-\* Dynamic._prepare.
-Prepare(s, b, t) ==
-  IF ~Open(s, t) THEN s
-  ELSE LET asked == {n \in Others(b, t) : \/ "all vote" \in Rules
-                                          \/ Side(Nbr, b, n) \cap Visited(t) # {}}
-           s1 == [s EXCEPT !.txs[t].st = "preparing", !.txs[t].waits = asked]
-       IN  LookAgain(Put(s1, asked, <<"prepare", t>>), b, t)
-
-\* Dynamic.carry_out and _publish: look at the tables, change them, ask the neighbours behind.
-Operate(s, b, t, i) ==
-  LET op == Ops[t][i]
-      beyond == {n \in Others(b, t) : n \in DOMAIN op}
-      s1 == [s EXCEPT !.txs[t].r = @ \cup op[b].r, !.txs[t].w = @ \cup op[b].w,
-                      !.txs[t].asked = beyond]
-      s2 == Put(s1, beyond, <<"op", t, i>>)
-  IN  IF beyond = {} /\ b # Edge[t] THEN Put(s2, {Up(b, t)}, <<"acked", t>>) ELSE s2
-
-\* Dynamic.doom at the coordinator's edge.
-Doom(s, b, t) == IF Open(s, t) THEN Spread(s, b, t, FALSE) ELSE s
-
-Fence(s, b, t) ==
-  LET tx == [NewTx EXCEPT !.st = "fencing", !.waits = Others(b, t), !.fenced = TRUE]
-      s1 == [s EXCEPT !.txs = Extend(@, t, tx), !.ord = Enter(s, t)]
-  IN  FencesAgain(Put(s1, Others(b, t), <<"fence", t>>), b)
-
-Fenced(s, b, t, src) ==
-  IF ~Known(s, t) \/ s.txs[t].st # "fencing" THEN s
-  ELSE FencesAgain([s EXCEPT !.txs[t].waits = @ \ {src}], b)
-
-Publish(s, b, p, hidden, src) ==
-  Put([s EXCEPT !.got = Extend(@, p, s.gone \cup (s.mark \ hidden))],
-      {n \in Nbr[b] \ {src} : n \in Reach[p]}, <<"pub", p, hidden>>)
-
-PlainOp(s, b, p, src) ==
-  IF s.held # <<>> \/ Holds(s, p) THEN [s EXCEPT !.held = Append(@, p)]
-  ELSE CarryOut(s, b, p, src)
-
-\* Dynamic.receive: what a broker does with a neighbour's message.
-Take(s, b, src, m) ==
-  LET t == m[2] IN
-  CASE m[1] = "init"    -> Start(s, b, t, m[3])
-    [] m[1] = "op"      -> IF Open(s, t) THEN Operate(s, b, t, m[3]) ELSE s
-    [] m[1] = "acked"   -> IF ~Open(s, t) THEN s
-                           ELSE LET s1 == [s EXCEPT !.txs[t].asked = @ \ {src}] IN
-                                IF s1.txs[t].asked = {} /\ b # Edge[t]
-                                THEN Put(s1, {Up(b, t)}, m) ELSE s1
-    [] m[1] = "prepare" -> Prepare(s, b, t)
-    [] m[1] = "vote"    -> IF ~Open(s, t) THEN s
-                           ELSE Answer([s EXCEPT !.txs[t].waits = @ \ {src},
-                                          !.txs[t].verdict = IF m[3] = "no" THEN "no" ELSE @], b, t)
-    [] m[1] = "decide"  -> Spread(s, b, t, m[3])
-    [] m[1] = "decided" -> IF ~Known(s, t) \/ Open(s, t) THEN s
-                           ELSE Acknowledge([s EXCEPT !.txs[t].waits = @ \ {src}], b, t)
-    [] m[1] = "forget"  -> IF Known(s, t) THEN Forget(s, b, t) ELSE s
-    [] m[1] = "fence"   -> Fence(s, b, t)
-    [] m[1] = "fenced"  -> Fenced(s, b, t, src)
-    [] m[1] = "pub"     -> Publish(s, b, m[2], m[3], src)
-    [] m[1] = "plain"   -> PlainOp(s, b, m[2], src)
+CanRelease(b) == held[b] # <<>> /\ ~Holds(b, Head(held[b]))
+Release(b) == CanRelease(b) /\ CarryOut(b, Head(held[b]), Tail(held[b]), net)
 
 (***************************************************************************)
 (* Behaviours.                                                              *)
 (***************************************************************************)
-Nothing(b) == [n \in Nbr[b] |-> <<>>]
-
-\* A broker's step: its new state, and what it sends goes behind what is on its way.
-Step(b, s, taken) ==
-  /\ brk' = [brk EXCEPT ![b] = [s EXCEPT !.o = Nothing(b)]]
-  /\ net' = [l \in Links |->
-               IF l[1] = b THEN taken[l] \o s.o[l[2]] ELSE taken[l]]
-
-Init ==
-  /\ brk = [b \in Brokers |-> InitBroker(b)]
-  /\ net = [l \in Links |-> <<>>]
-  /\ sees = [t \in Txs |-> {}]
-  /\ said = {}
-
-\* What begins here and now has its snapshot.
-SeesNow(b, s) == [t \in Txs |-> IF b = Edge[t] /\ Begun(s, t) /\ ~Begun(brk[b], t)
-                                THEN s.txs[t].old ELSE sees[t]]
-
-Receive(c, b) ==
-  /\ <<c, b>> \in Links /\ net[<<c, b>>] # <<>>
-  /\ LET s == Take(brk[b], b, c, Head(net[<<c, b>>])) IN
-     /\ Step(b, s, [net EXCEPT ![<<c, b>>] = Tail(@)])
-     /\ sees' = IF Fencing = {} THEN sees ELSE SeesNow(b, s)
-  /\ UNCHANGED said
-
-\* Of itself: b takes something that one of its clients says.
-Spontaneous(b, s, what) ==
-  /\ what \notin said
-  /\ said' = said \cup {what}
-  /\ Step(b, s, net)
-
 Begin(t) ==
-  LET b == Edge[t]
-      s == IF t \in Fencing THEN Fence(brk[b], b, t)
-           ELSE Start(brk[b], b, t, IF "undecided" \in Rules THEN Undecided(brk[b]) ELSE {})
-  IN  /\ Spontaneous(b, s, <<"begin", t>>)
-      /\ sees' = SeesNow(b, s)
+  /\ tx[Edge[t]][t].st = "none"
+  /\ Start(Edge[t], t, IF "undecided" \in Rules THEN Undecided(Edge[t]) ELSE {}, net)
 
-Waits(t) == LET s == brk[Edge[t]] IN Known(s, t) /\ s.txs[t].st = "active" /\ s.txs[t].asked = {}
-
-\* The coordinator's next operation, when the one before is done everywhere; at last the commit.
-Continue(t) ==
-  LET b == Edge[t]
-      i == brk[b].txs[t].pc + 1
-      s == [brk[b] EXCEPT !.txs[t].pc = i]
-  IN  /\ Waits(t)
-      /\ Step(b, IF i <= Len(Ops[t]) THEN Operate(s, b, t, i) ELSE Prepare(s, b, t), net)
-      /\ UNCHANGED <<sees, said>>
-
-Abort(t) ==
-  /\ t \in Dooms /\ Open(brk[Edge[t]], t) /\ Begun(brk[Edge[t]], t)
-  /\ Spontaneous(Edge[t], Doom(brk[Edge[t]], Edge[t], t), <<"abort", t>>)
-  /\ UNCHANGED sees
+Said(p) == p \in plain[From[p]] \/ p \in Range(held[From[p]])
 
 Say(p) ==
   LET b == From[p] IN
-  /\ Spontaneous(b, IF p \in Plains THEN PlainOp(brk[b], b, p, b)
-                    ELSE Publish(brk[b], b, p,
-                           IF "stamp" \in Rules THEN Undecided(brk[b]) ELSE {}, b), <<"say", p>>)
-  /\ UNCHANGED sees
+  IF p \in Plains THEN ~Said(p) /\ Plain(b, p, net)
+  ELSE /\ got[p] = {}
+       /\ \A q \in Pubs : q < p /\ From[q] = b => got[q] # {}
+       /\ Publish(b, p, IF "stamp" \in Rules THEN Undecided(b) ELSE {}, b, net)
 
-Next ==
-  \/ \E l \in Links : Receive(l[1], l[2])
-  \/ \E t \in Txs : Begin(t) \/ Continue(t) \/ Abort(t)
-  \/ \E p \in Pubs \cup Plains : Say(p)
+Ignore(rest) == net' = rest /\ UNCHANGED <<tx, plain, held, after, got>>
 
-Spec == Init /\ [][Next]_vars
+\* Dynamic.receive: broker b takes message m from its neighbour c.
+Take(b, c, m, rest) ==
+  LET t == m[2]
+      opened == m[1] \notin {"pub", "plain"} /\ Is(tx[b][t])
+  IN  CASE m[1] = "init"    -> Start(b, t, m[3], rest)
+        [] m[1] = "op"      -> IF opened THEN Handle(b, t, m[3], rest) ELSE Ignore(rest)
+        [] m[1] = "acked"   -> IF opened THEN Answered(b, t, m[3], c, rest) ELSE Ignore(rest)
+        [] m[1] = "prepare" -> IF opened THEN Prepare(b, t, rest) ELSE Ignore(rest)
+        [] m[1] = "vote"    -> IF opened THEN Vote(b, t, c, m[3], rest) ELSE Ignore(rest)
+        [] m[1] = "doom"    -> IF opened /\ ~tx[b][t].doomed THEN DoomHere(b, t, rest)
+                               ELSE Ignore(rest)
+        [] m[1] = "decide"  -> Decide(b, t, m[3], rest)
+        [] m[1] = "decided" -> Decided(b, t, c, rest)
+        [] m[1] = "forget"  -> Forget(b, t, rest)
+        [] m[1] = "pub"     -> Publish(b, t, m[3], c, rest)
+        [] m[1] = "plain"   -> Plain(b, t, rest)
+
+Omit(q, i) == SubSeq(q, 1, i - 1) \o SubSeq(q, i + 1, Len(q))
+
+Receive(c, b) ==
+  LET l == <<c, b>> IN
+  \E i \in (IF "fifo" \in Rules THEN {j \in {1} : net[l] # <<>>} ELSE 1..Len(net[l])) :
+     Take(b, c, net[l][i], [net EXCEPT ![l] = Omit(@, i)])
+
+\* What a broker does of itself in the same step.
+Busy == \E b \in Brokers : CanRelease(b) \/ \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
+OfItself == \E b \in Brokers : Release(b) \/ \E t \in Txs : Look(b, t) \/ Answer(b, t)
+
+Client == \/ \E t \in Txs : \/ Begin(t) \/ Commit(t)
+                            \/ \E i \in Numbers(t) : Issue(t, i)
+                            \/ \E b \in Brokers : \/ Doom(b, t)
+                                                  \/ \E k \in Numbers(t) : Finish(b, t, k)
+          \/ \E p \in Pubs \cup Plains : Say(p)
+
+Init ==
+  /\ tx = [b \in Brokers |-> [t \in Txs |-> Unknown]]
+  /\ net = [l \in Links |-> <<>>]
+  /\ plain = [b \in Brokers |-> {}]
+  /\ held = [b \in Brokers |-> <<>>]
+  /\ after = [b \in Brokers |-> [p \in Plains |-> {}]]
+  /\ got = [p \in Pubs |-> {}]
+
+Next == IF Busy THEN OfItself ELSE Client \/ \E l \in Links : Receive(l[1], l[2])
+
+Spec == Init /\ [][Next]_vars /\ WF_vars(Next)
 
 (***************************************************************************)
 (* What must hold.                                                          *)
 (***************************************************************************)
-CommittedAt(b, t) == t \in brk[b].mark \cup brk[b].gone
-Committed == {t \in Txs : \E b \in Brokers : CommittedAt(b, t)}
+Committed(b, t) == tx[b][t].st \in {"committed", "gone"}
+Aborted(b, t) == tx[b][t].st \in {"aborted", "dead"}
 
-OneOutcome == \A t \in Txs, b, c \in Brokers : ~(CommittedAt(b, t) /\ t \in brk[c].dead)
+OneOutcome == \A t \in Txs : \A b, c \in Brokers : ~(Committed(b, t) /\ Aborted(c, t))
 
 \* The snapshot is the same set of transactions at every broker.
 SnapshotAgree ==
-  \A t \in Txs : \A b, c \in {d \in Brokers : Begun(brk[d], t)} :
-     brk[b].txs[t].old = brk[c].txs[t].old
+  \A t \in Txs : \A b, c \in {d \in Brokers : tx[d][t].st # "none"} :
+     tx[b][t].snap = tx[c][t].snap
 
-\* A plain publication is routed on one version all along its way.
-OneSide ==
-  \A p \in Pubs : \A b, c \in {d \in Brokers : p \in DOMAIN brk[d].got} :
-     brk[b].got[p] = brk[c].got[p]
+\* Thread, Trigger, Trigger*: at each broker operations come in the transaction's order.  What
+\* several clients do on one tcm, or several brokers on one advertisement, is not ordered.
+Unordered(t, i, j) == Ops[t][i].of # 0 /\ Ops[t][i].of = Ops[t][j].of /\ Ops[t][i].by # Ops[t][j].by
+InOrderEverywhere ==
+  \A b \in Brokers, t \in Txs :
+    LET log == tx[b][t].log IN
+    \A i, j \in 1..Len(log) : i < j => log[i] < log[j] \/ Unordered(t, log[i], log[j])
 
-\* Who must come before whom, by what each has read.
+\* Who votes or has decided for it has handled all that comes here.
+Complete ==
+  \A b \in Brokers, t \in Txs :
+    tx[b][t].st \in {"preparing", "committed"} => Visits[t][b] \subseteq Range(tx[b][t].log)
+
+\* A plain publication is routed on one version all along its way ...
+OneSide == \A p \in Pubs : Cardinality(got[p]) <= 1
+\* ... and one that follows it from the same place never on an older one.
+Forwards ==
+  \A p, q \in Pubs : p < q /\ From[p] = From[q] => \A v \in got[p], w \in got[q] : v \subseteq w
+
+\* Who must come before whom, by what each has read.  A plain operation is one event at each broker
+\* that it comes to, <<p, b>>, as it counts when it arrives; these follow each other along its way.
+Sees(t) == tx[Edge[t]][t].snap
+TxPrecedes(t, u) ==
+  \E b \in Brokers : \/ Reads[u][b] \cap Writes[t][b] # {} /\ t \in Sees(u)
+                     \/ Reads[t][b] \cap Writes[u][b] # {} /\ u \notin Sees(t)
+PlainPrecedes(p, b, t) == \/ Touch[p].w \cap Reads[t][b] # {} /\ p \in tx[b][t].base
+                          \/ Touch[p].r \cap Writes[t][b] # {} /\ t \notin after[b][p]
+PrecedesPlain(t, p, b) == \/ Touch[p].w \cap Reads[t][b] # {} /\ p \notin tx[b][t].base
+                          \/ Touch[p].r \cap Writes[t][b] # {} /\ t \in after[b][p]
+\* A transaction is <<t>> here.
 Precedes(x, y) ==
-  IF x \in Txs /\ y \in Txs
-  THEN \E b \in Brokers : \/ Keys(y, b, "r") \cap Keys(x, b, "w") # {} /\ x \in sees[y]
-                          \/ Keys(x, b, "r") \cap Keys(y, b, "w") # {} /\ y \notin sees[x]
-  ELSE IF x \in Plains /\ y \in Txs
-  THEN \E b \in Reach[x] :
-         \/ Touch[x].w \cap Keys(y, b, "r") # {} /\ x \in brk[b].before[y]
-         \/ /\ Touch[x].r \cap Keys(y, b, "w") # {}
-            /\ x \in DOMAIN brk[b].after /\ y \notin brk[b].after[x]
-  ELSE IF x \in Txs /\ y \in Plains
-  THEN \E b \in Reach[y] :
-         \/ Touch[y].w \cap Keys(x, b, "r") # {} /\ y \notin brk[b].before[x]
-         \/ Touch[y].r \cap Keys(x, b, "w") # {} /\ y \in DOMAIN brk[b].after /\ x \in brk[b].after[y]
-  ELSE FALSE
+  CASE Len(x) = 1 /\ Len(y) = 1 -> TxPrecedes(x[1], y[1])
+    [] Len(x) = 2 /\ Len(y) = 1 -> PlainPrecedes(x[1], x[2], y[1])
+    [] Len(x) = 1 /\ Len(y) = 2 -> PrecedesPlain(x[1], y[1], y[2])
+    [] OTHER -> x[1] = y[1] /\ x[2] # y[2] /\ x[2] \in Path(Hops, y[2], From[y[1]])
 
 RECURSIVE Orderable(_)
-Orderable(S) == S = {} \/ \E first \in S :
-                  /\ \A x \in S \ {first} : ~Precedes(x, first)
-                  /\ Orderable(S \ {first})
+Orderable(S) == S = {} \/ \E first \in S : /\ \A x \in S \ {first} : ~Precedes(x, first)
+                                           /\ Orderable(S \ {first})
 
 Serializable ==
-  LET done == Committed \cup {p \in Plains : <<"say", p>> \in said}
+  LET done == {<<t>> : t \in {u \in Txs : \E b \in Brokers : Committed(b, u)}}
+              \cup {e \in Plains \X Brokers : e[1] \in plain[e[2]]}
   IN  Cardinality(done) > 1 => Orderable(done)
 
-\* When nothing is on its way, nothing is left that waits: no deadlock, no old version, no mark.
-AtRest ==
-  (\A l \in Links : net[l] = <<>>) /\ (\A t \in Txs : ~Waits(t)) =>
-     \A b \in Brokers : DOMAIN brk[b].txs = {} /\ brk[b].held = <<>> /\ brk[b].mark = {}
+\* When nothing more can happen, nothing is left that waits: no deadlock, no old version, no mark.
+Over ==
+  /\ \A b \in Brokers : held[b] = <<>> /\ \A t \in Txs : tx[b][t].st \in {"gone", "dead"}
+  /\ \A p \in Pubs : got[p] # {}
+  /\ \A p \in Plains : \A b \in Reach[p] : p \in plain[b]
+AtRest == (\A l \in Links : net[l] = <<>>) => Over \/ ENABLED Next
 
-\* A fenced transaction with no older fence does not lose to other transactions.
-FenceWins ==
-  \A t \in Fencing : (\A u \in Fencing : u = t \/ Older(t, u)) /\ t \notin Dooms =>
-     \A b \in Brokers : t \notin brk[b].dead
+\* With fairness: it comes to that.
+Ends == <>Over
 =============================================================================

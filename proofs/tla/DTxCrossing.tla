@@ -1,11 +1,17 @@
 ---------------------------- MODULE DTxCrossing ----------------------------
-(* Two transactions at the two ends of a chain; their commits cross.        *)
+(* Two transactions at the two ends of a chain, one of which may fail on    *)
+(* the way; their commits cross.                                            *)
 EXTENDS DTx
-MCNbr == [b \in Brokers |-> CASE b = "B1" -> {"B2"} [] b = "B2" -> {"B1", "B3"} [] b = "B3" -> {"B2"}]
-MCEdge == [t \in Txs |-> IF t = "t1" THEN "B1" ELSE "B3"]
-MCAge == [t \in Txs |-> IF t = "t1" THEN 1 ELSE 2]
-MCOps == [t \in Txs |-> IF t = "t1"
-            THEN << [b \in {"B1", "B2"} |-> [r |-> {"y"}, w |-> {"x"}]] >>
-            ELSE << [b \in {"B2", "B3"} |-> [r |-> {}, w |-> {"z"}]] >>]
-None == [p \in {} |-> {}]
+MCNbr == Chain3
+MCTxs == {"t1", "t2"}
+MCEdge == [t1 |-> "B1", t2 |-> "B3"]
+MCAge == [t1 |-> 1, t2 |-> 2]
+MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1", "B2"}, {"y"}, {"x"})) >>,
+          t2 |-> << Op("op", "B3", 0, On({"B2", "B3"}, {}, {"z"})) >>]
+MCDoomAt == [t1 |-> {"B1", "B3"}, t2 |-> {}]
+MCPubs == {}
+MCPlains == {}
+MCFrom == Empty
+MCReach == Empty
+MCTouch == Empty
 =============================================================================
