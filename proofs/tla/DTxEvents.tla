@@ -1,13 +1,11 @@
 ----------------------------- MODULE DTxEvents -----------------------------
-(* A handover commits while a client at the other end keeps on publishing,  *)
-(* and another transaction comes from a third side.                         *)
+(* A handover commits while a client at the other end keeps on publishing.  *)
 EXTENDS DTx
 MCNbr == Chain3
-MCTxs == {"t1", "t2"}
-MCEdge == [t1 |-> "B1", t2 |-> "B2"]
-MCAge == [t1 |-> 1, t2 |-> 2]
-MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1", "B2", "B3"}, {}, {"x"})) >>,
-          t2 |-> << >>]
+MCTxs == {"t1"}
+MCEdge == [t1 |-> "B1"]
+MCAge == [t1 |-> 1]
+MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1", "B2", "B3"}, {}, {"x"})) >>]
 MCDoomAt == [t \in MCTxs |-> {}]
 MCPubs == {1, 2}
 MCPlains == {}

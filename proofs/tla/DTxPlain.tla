@@ -1,17 +1,17 @@
 ----------------------------- MODULE DTxPlain ------------------------------
-(* Two transactions advertise at the ends of a chain, while a plain         *)
-(* subscription is on its way from one end to the other.                    *)
+(* Two transactions advertise, one of them everywhere, while a plain        *)
+(* subscription is on its way to meet them.                                 *)
 EXTENDS DTx
 MCNbr == Chain3
 MCTxs == {"t1", "t2"}
 MCEdge == [t1 |-> "B1", t2 |-> "B2"]
 MCAge == [t1 |-> 1, t2 |-> 2]
 MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1", "B2", "B3"}, {"subs"}, {"advs"})) >>,
-          t2 |-> << Op("op", "B2", 0, On({"B1", "B2", "B3"}, {"subs"}, {"advs"})) >>]
+          t2 |-> << Op("op", "B2", 0, On({"B2"}, {"subs"}, {"advs"})) >>]
 MCDoomAt == [t \in MCTxs |-> {}]
 MCPubs == {}
 MCPlains == {"p"}
 MCFrom == [p |-> "B3"]
-MCReach == [p |-> {"B1", "B2", "B3"}]
+MCReach == [p |-> {"B2", "B3"}]
 MCTouch == [p |-> [r |-> {"advs"}, w |-> {"subs"}]]
 =============================================================================

@@ -15,7 +15,7 @@
 EXTENDS Integers, Sequences, FiniteSets, Trees
 
 CONSTANTS
-  Brokers, Nbr,
+  Nbr,       \* [Brokers -> SUBSET Brokers], a tree
   Clients,
   Home,      \* [Clients -> Brokers]
   Coord,     \* the coordinator, one of the clients
@@ -27,15 +27,18 @@ CONSTANTS
   Expected,  \* [publishing steps -> who gets it]
   Rules      \* AllRules, or fewer in a negative control
 
+S(kind, client, n, drop, after) ==
+  [kind |-> kind, client |-> client, n |-> n, drop |-> drop, after |-> after]
+
 AllRules == {
   "all answer",    \* the decision needs the answer of every edge broker
   "complete",      \* what depends on an (un-)advertisement waits until it is everywhere
-  "at once",       \* a step is carried out as soon as its dependencies are
-  "drops follow" } \* neighbours in the span are told what to drop, though they know
+  "at once" }      \* a step is carried out as soon as its dependencies are
 
 VARIABLES brk, net, inbox, plain
 vars == <<brk, net, inbox, plain>>
 
+Brokers == DOMAIN Nbr
 Hops == HopTable(Nbr)
 Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
 HopTo(b, client) == IF Home[client] = b THEN b ELSE Hops[b][Home[client]]
@@ -150,11 +153,7 @@ ApplyHere(s, b, i) ==
       src == HopTo(b, step.client)
       n == IF src = b \/ \E a \in s.srt : HopTo(b, a[1]) # src THEN step.n ELSE 0
       out == ApplySub(s, b, step.kind, step.client, n, step.drop, <<>>)
-      others == {f \in out.forward : f[1] \notin Span}
-      drops == IF "drops follow" \notin Rules THEN {}
-               ELSE {<<f[1], [f[2] EXCEPT ![4] = 0]>> :
-                       f \in {g \in out.forward : g[1] \in Span /\ g[2][5] # {}}}
-  IN  Ask(out.s, others \cup drops, <<>>)
+  IN  Ask(out.s, {f \in out.forward : f[1] \notin Span}, <<>>)
 
 \* STx._publish: to the broker's own clients, and to brokers outside the span.
 Deliver(s, b, i, within) ==

@@ -3,9 +3,11 @@
 (* with Q at B2, which stops: the buffered subscriptions of X at B3 and Z   *)
 (* at B4, outside the span, have to be there when the event comes.          *)
 EXTENDS STx
-S(kind, client, n, drop, after) ==
-  [kind |-> kind, client |-> client, n |-> n, drop |-> drop, after |-> after]
-MCHome == [c \in Clients |-> CASE c = "P" -> "B1" [] c = "Q" -> "B2" [] c = "X" -> "B3" [] c = "Z" -> "B4"]
+MCNbr == Chain4
+MCClients == {"P", "Q", "X", "Z"}
+MCCoord == "Q"
+MCRefusing == {"B1"}
+MCHome == [P |-> "B1", Q |-> "B2", X |-> "B3", Z |-> "B4"]
 MCSubs == {<<"X", 1>>, <<"Z", 1>>}
 MCAds == {<<"Q", 1>>}
 MCSteps == << S("adv", "P", 1, {}, {}), S("pub", "P", 0, {}, {1}), S("uadv", "Q", 0, {1}, {2}) >>

@@ -3,9 +3,12 @@
 (* behind X, advertises and takes it back, so that subscriptions are        *)
 (* attracted and sent back over the very links of the span.                 *)
 EXTENDS STx
-S(kind, client, n, drop, after) ==
-  [kind |-> kind, client |-> client, n |-> n, drop |-> drop, after |-> after]
-MCHome == [c \in Clients |-> CASE c = "X" -> "B1" [] c = "C" -> "B2" [] c = "Z" -> "B3" [] c = "Y" -> "B1"]
+MCNbr == Chain3
+MCClients == {"X", "C", "Z", "Y"}
+MCCoord == "C"
+MCRefusing == {}
+MCExpected == Empty
+MCHome == [X |-> "B1", C |-> "B2", Z |-> "B3", Y |-> "B1"]
 MCSubs == {<<"Z", 1>>, <<"X", 1>>}
 MCAds == {}
 MCSteps == << S("sub", "Z", 2, {1}, {}), S("usub", "X", 0, {1}, {}) >>
