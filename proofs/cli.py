@@ -255,7 +255,8 @@ def command(shape: Any, seed: int) -> str:
 
 def _line(anomaly: Any) -> str:
     what = " ".join(part for part in (anomaly.engine, anomaly.tx) if part)
-    return f"{anomaly.kind} ({what}): {anomaly.story}"
+    story = anomaly.story.replace("\n", "\n    ")
+    return f"{anomaly.kind} ({what}): {story}"
 
 
 # --- one ---

@@ -91,7 +91,7 @@ class Change(NamedTuple):
 class Event:
     """A record in its place among those of its node."""
 
-    __slots__ = ("at", "cause", "change", "key", "life", "record")
+    __slots__ = ("at", "cause", "change", "key", "life", "publication", "record")
 
     def __init__(self, record: Record, at: int, life: int) -> None:
         self.record = record
@@ -105,6 +105,8 @@ class Event:
         self.change = NO_CHANGE
         #: The (un-)advertisement in consequence of which an entry came here; None: its own way.
         self.cause: Key | None = None
+        #: What a match or a delivery is of.
+        self.publication: Publication | None = None
 
     def __repr__(self) -> str:
         return f"<{self.record.node}:{self.at} {self.record.kind} {self.record.op_id}>"
@@ -113,7 +115,17 @@ class Event:
 class Tx:
     """A transaction, and where in each node's events it began, was decided and ended."""
 
-    __slots__ = ("begun", "decided", "edge", "ended", "engine", "name", "neighbours")
+    __slots__ = (
+        "begun",
+        "changed_mind",
+        "decided",
+        "edge",
+        "ended",
+        "engine",
+        "name",
+        "neighbours",
+        "outcome",
+    )
 
     def __init__(self, name: str, engine: str) -> None:
         self.name = name
@@ -124,14 +136,11 @@ class Tx:
         #: The neighbours of each node that it went to, the one that it came from included.
         self.neighbours: dict[str, frozenset[str]] = {}
         self.decided: dict[str, tuple[int, str]] = {}
+        #: Nodes that have decided once more, and otherwise.
+        self.changed_mind: list[tuple[str, str]] = []
         self.ended: dict[str, int] = {}
-
-    @property
-    def outcome(self) -> str:
-        """ "committed", "aborted", or nothing; the coordinator's edge broker has the say."""
-        if self.edge in self.decided:
-            return self.decided[self.edge][1]
-        return next((outcome for _, outcome in self.decided.values()), "")
+        #: "committed", "aborted", or nothing; the coordinator's edge broker has the say.
+        self.outcome = ""
 
     @property
     def committed(self) -> bool:
@@ -220,6 +229,8 @@ class History:
         #: The edge broker of each life of a client, and the lives that have ended somewhere.
         self.homes: dict[tuple[str, int], str] = {}
         self.gone: set[tuple[str, int]] = set()
+        #: How often each client has gone, so far as any node knows: which life the last one is.
+        self.lives: dict[str, int] = {}
         #: Nodes whose numbers begin again: a broker's state was lost, and others' with it.
         self.restarted: set[str] = set()
         self._read(records)
@@ -282,12 +293,10 @@ class History:
             elif record.kind == "end":
                 self.gone.add((client, event.life))
                 lives[node, client] = event.life + 1
+                self.lives[client] = max(self.lives.get(client, 0), event.life + 1)
             if event.key is not None and record.source == client_hop(client):
                 self._enters(event)
-        for events in self.events.values():
-            for event in events:
-                if event.record.kind in ("publish", "match", "deliver"):
-                    self._follow(event)
+        self._follow_publications()
 
     def _of_transaction(self, event: Event) -> None:
         record = event.record
@@ -301,7 +310,11 @@ class History:
             if record.source.startswith("@"):
                 tx.edge = node
         elif record.kind == "decide":
-            tx.decided.setdefault(node, (event.at, record.outcome))
+            first = tx.decided.setdefault(node, (event.at, record.outcome))[1]
+            if first != record.outcome:
+                tx.changed_mind.append((node, record.outcome))
+            if node == tx.edge or not tx.outcome:
+                tx.outcome = tx.decided[tx.edge][1] if tx.edge in tx.decided else first
         elif record.kind == "end":
             tx.ended.setdefault(node, event.at)
 
@@ -312,38 +325,37 @@ class History:
         if event.record.kind == "apply":
             self.words.setdefault(event.key, Word(event, tx))
 
-    def _follow(self, event: Event) -> None:
-        if event.key is None:
-            return
-        if event.record.kind == "publish":
-            tx = self.txs.get(event.record.tx)
-            self.publications.setdefault(event.key, Publication(event, tx))
-            return
-        publication = self.publications.get(event.key)
-        if publication is None:
-            # Its beginning comes with another node's records.
-            found = self._published.get(event.record.op_id, ())
-            origin = next((e for e in found if e.key == event.key), found[0] if found else event)
-            assert origin.key is not None
-            tx = self.txs.get(origin.record.tx or event.record.tx)
-            publication = self.publications.setdefault(event.key, Publication(origin, tx))
-        if event.record.kind == "match":
-            publication.matched.setdefault(event.record.node, event)
-        else:
-            publication.delivered.append(event)
-
-    @cached_property
-    def _published(self) -> dict[str, list[Event]]:
-        found: dict[str, list[Event]] = {}
+    def _follow_publications(self) -> None:
+        """Put the records of each publication together; its own come with those of many nodes."""
+        named: dict[str, list[Publication]] = {}
         for events in self.events.values():
             for event in events:
-                if event.record.kind == "publish":
-                    found.setdefault(event.record.op_id, []).append(event)
-        return found
+                if event.record.kind == "publish" and event.key is not None:
+                    tx = self.txs.get(event.record.tx)
+                    publication = Publication(event, tx)
+                    self.publications.setdefault(event.key, publication)
+                    named.setdefault(event.record.op_id, []).append(publication)
+        for node, events in self.events.items():
+            for event in events:
+                record = event.record
+                if record.kind not in ("match", "deliver") or event.key is None:
+                    continue
+                found = named.get(record.op_id)
+                if found is None:
+                    # Where it entered nobody has written down.
+                    unknown = Publication(event, self.txs.get(record.tx))
+                    self.publications.setdefault(event.key, unknown)
+                    found = named[record.op_id] = [unknown]
+                publication = found[0] if len(found) == 1 else _whose(found, event)
+                event.publication = publication
+                if record.kind == "match":
+                    publication.matched.setdefault(node, event)
+                else:
+                    publication.delivered.append(event)
 
     def _find_causes(self) -> None:
         """Tell the operations that came on their own way from those that others have moved."""
-        sent: defaultdict[tuple[str, str, str, str, int], deque[Key | None]] = defaultdict(deque)
+        sent: defaultdict[tuple[str, str, str, str, int], deque[Event | Key]] = defaultdict(deque)
         changes = [
             event
             for events in self.events.values()
@@ -351,24 +363,45 @@ class History:
             if event.record.kind in ("apply", "undo", "end")
         ]
         for event in changes:
-            record = event.record
+            record, version = event.record, _version(event)
             if event.key is not None:
                 for dest in record.dests:
-                    sent[record.node, dest, record.tx, record.client, event.key[2]].append(None)
+                    sent[record.node, dest, version, record.client, event.key[2]].append(event)
             for client, number, dest in event.change.moved:
                 cause = event.key or (record.client, event.life, 0)
-                sent[record.node, dest, record.tx, client, number].append(cause)
+                sent[record.node, dest, version, client, number].append(cause)
+        # What is moved somewhere goes on from there for the same reason.
+        passed_on: dict[Event, Event] = {}
         for event in changes:
             record = event.record
-            if event.key is not None:
-                causes = sent.get((record.source, record.node, record.tx, *_short(event.key)))
-                if causes:
-                    event.cause = causes.popleft()
+            if event.key is None or _by_plan(event):
+                continue
+            came = sent.get((record.source, record.node, _version(event), *_short(event.key)))
+            if came:
+                by = came.popleft()
+                if isinstance(by, Event):
+                    passed_on[event] = by
+                else:
+                    event.cause = by
+        for event in list(passed_on):
+            way = [event]
+            while way[-1] in passed_on:
+                way.append(passed_on.pop(way[-1]))
+            for one in way[:-1]:
+                one.cause = way[-1].cause
 
     # --- asking ---
 
     def word(self, event: Event) -> Word | None:
         return self.words.get(event.key) if event.key is not None else None
+
+    def engine_of(self, publication: str) -> str:
+        """The engine in whose transaction a publication of that name was made; mostly none."""
+        return self._engines.get(publication, "")
+
+    @cached_property
+    def _engines(self) -> dict[str, str]:
+        return {p.name: p.tx.engine for p in self.publications.values() if p.tx is not None}
 
     @cached_property
     def tree(self) -> dict[str, tuple[str, ...]]:
@@ -399,6 +432,29 @@ class History:
 
 
 # --- small things -------------------------------------------------------------------------------
+
+
+def _whose(found: list[Publication], event: Event) -> Publication:
+    """Of several publications of one name the one that a record is about.
+
+    A client that comes back may use a name again. A record of a transaction says which one it is;
+    a plain publication is ahead of its client's end on every way.
+    """
+    tx = event.record.tx
+    alike = [p for p in found if (p.tx.name if p.tx is not None else "") == tx] or found
+    assert event.key is not None
+    return next((p for p in alike if p.key[1] == event.key[1]), alike[-1])
+
+
+def _version(event: Event) -> str:
+    """In which version it goes on; what is not versioned may go on as if it were plain."""
+    return event.record.tx if event.record.engine in VERSIONED else ""
+
+
+def _by_plan(event: Event) -> bool:
+    """Whether a broker has done it on its own, as the plan of a static transaction says."""
+    record = event.record
+    return record.engine == "s-tx" and record.op_kind in ("sub", "usub")
 
 
 def _short(key: Key) -> tuple[str, int]:

@@ -112,7 +112,7 @@ class Judge:
                 yield Anomaly("ghost", "", name, f"versions are left in the tables of {name}")
 
     def _tables(self) -> Iterator[Anomaly]:
-        oracle = self._oracle()
+        oracle = self.oracle()
         for name, broker in self.world.sim.brokers.items():
             tables = broker.routing.as_data(broker.versions.view())
             for table, wanted in (("srt", oracle.srt(name)), ("prt", oracle.prt(name))):
@@ -121,7 +121,7 @@ class Judge:
                     story = _difference(name, table.upper(), found, expected)
                     yield Anomaly("divergence", "", name, story)
 
-    def _oracle(self) -> Oracle:
+    def oracle(self) -> Oracle:
         """What each client holds: its words that count, in the order of their numbers."""
         oracle = Oracle(self.run.program.tree)
         committed = {tx_text(tx) for tx, _, _ in self.run.attempts if self.committed(tx)}

@@ -1,0 +1,147 @@
+"""The order of a transaction's operations at each broker that sees two of them (Section 3.2).
+
+    Thread     of one client's operations, one stands before the next
+    Trigger    a tcm stands before what its receivers do on it
+    Trigger*   all that a tcm has made others do stands before what its client does next
+
+Records tell the direct predecessors where an operation enters; the rest is transitivity. At a
+broker an operation that comes later must not be handled before one that comes earlier, nor before
+what an earlier (un-)advertisement has attracted or sent back there. For each transaction and
+broker one pass over its operations is enough: "the last that comes before" is passed on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from proofs.checkers.anomalies import Anomaly
+from proofs.history import Event, History, Tx
+
+
+class Handled(NamedTuple):
+    """An operation at one broker: when it was handled, and when all that it moved there was."""
+
+    first: Event
+    last: Event
+
+
+def check(history: History) -> Iterator[Anomaly]:
+    entered = _entered(history)
+    handled = _handled(history)
+    for name, operations in entered.items():
+        before = _before(operations)
+        order = _sorted(before)
+        tx = history.txs[name]
+        for node, here in sorted(handled.get(name, {}).items()):
+            yield from _check_node(tx, node, order, before, here)
+
+
+def _entered(history: History) -> dict[str, dict[str, Event]]:
+    """Where each operation of each transaction came in, in the order of each node."""
+    found: dict[str, dict[str, Event]] = {}
+    for word in history.words.values():
+        if word.tx is not None:
+            found.setdefault(word.tx.name, {})[word.name] = word.event
+    for publication in history.publications.values():
+        if publication.tx is not None and publication.published.record.kind == "publish":
+            found.setdefault(publication.tx.name, {})[publication.name] = publication.published
+    return found
+
+
+def _before(operations: dict[str, Event]) -> dict[str, set[str]]:
+    """The direct predecessors of each operation, those by Trigger* included."""
+    triggered: defaultdict[str, list[str]] = defaultdict(list)
+    for name, event in operations.items():
+        if event.record.trigger:
+            triggered[event.record.trigger].append(name)
+    before: dict[str, set[str]] = {}
+    for name, event in operations.items():
+        mine = {*event.record.after, event.record.trigger} & operations.keys()
+        # What comes after a tcm comes after all that it has led to, at any depth.
+        todo = [other for other in event.record.after if other in operations]
+        while todo:
+            for other in triggered[todo.pop()]:
+                if other != name and other not in mine:
+                    mine.add(other)
+                    todo.append(other)
+        before[name] = mine
+    return before
+
+
+def _sorted(before: dict[str, set[str]]) -> list[str]:
+    """The operations, each behind its predecessors; what goes in a circle is left out."""
+    waits = {name: len(mine) for name, mine in before.items()}
+    behind: defaultdict[str, list[str]] = defaultdict(list)
+    for name, mine in before.items():
+        for other in mine:
+            behind[other].append(name)
+    ready = [name for name, count in waits.items() if not count]
+    for name in ready:
+        for other in behind[name]:
+            waits[other] -= 1
+            if not waits[other]:
+                ready.append(other)
+    return ready
+
+
+def _handled(history: History) -> dict[str, dict[str, dict[str, Handled]]]:
+    """By transaction, broker and operation."""
+    found: dict[str, dict[str, dict[str, Handled]]] = {}
+    for node, events in history.events.items():
+        for event in events:
+            record = event.record
+            if event.key is None:
+                continue
+            if record.kind == "match":
+                publication = event.publication
+                tx = publication.tx if publication is not None else None
+                name = record.op_id
+            elif record.kind == "apply":
+                whose = event.cause or event.key
+                word = history.words.get(whose)
+                # After an abort, what was under way arrives as if it were plain; nobody waits.
+                tx = word.tx if word is not None else None
+                if tx is not None and tx.engine != "s-tx" and record.tx != tx.name:
+                    continue
+                name = word.name if word is not None else ""
+            else:
+                continue
+            if tx is None or event.at > tx.ended.get(node, event.at):
+                continue  # What others compensate later may say it once more.
+            here = found.setdefault(tx.name, {}).setdefault(node, {})
+            if name in here:
+                if event.cause is not None:
+                    here[name] = here[name]._replace(last=event)
+            elif event.cause is None:
+                here[name] = Handled(event, event)
+    return found
+
+
+def _check_node(
+    tx: Tx, node: str, order: list[str], before: dict[str, set[str]], here: dict[str, Handled]
+) -> Iterator[Anomaly]:
+    latest: dict[str, tuple[int, str]] = {}
+    for name in order:
+        last = (-1, "")
+        for other in before[name]:
+            last = max(last, latest.get(other, last))
+            if other in here:
+                last = max(last, (here[other].last.at, other))
+        latest[name] = last
+        if name in here and here[name].first.at < last[0]:
+            late = here[last[1]]
+            moved = "" if late.last is late.first else ", and what that has moved there"
+            story = (
+                f"at {node}, {what(here[name].first)} was handled before"
+                f" {what(late.first)}{moved}, which in {tx.name} comes first"
+            )
+            yield Anomaly("order", tx.engine, tx.name, story)
+            return
+
+
+def what(event: Event) -> str:
+    """An operation, for people: who does what."""
+    record = event.record
+    return f"{record.client}'s {record.op_kind} {record.filter} ({record.op_id})"

@@ -1,0 +1,58 @@
+"""One outcome for everybody, and in the end some outcome for everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proofs.checkers.anomalies import Anomaly
+from proofs.history import History, Tx
+
+
+def check(history: History) -> Iterator[Anomaly]:
+    """Split decisions and transactions without one."""
+    told = history.clients.outcomes if history.clients is not None else {}
+    for tx in history.txs.values():
+        yield from _split(tx, told.get(tx.name, {}))
+    if not history.complete or history.restarted:
+        return
+    for tx in history.txs.values():
+        yield from _undecided(tx)
+    if history.clients is not None:
+        yield from _untold(history)
+    for broker, why in sorted(history.unrest.items()):
+        yield Anomaly("undecided", "", broker, f"{broker} does not come to rest: {why}")
+
+
+def _split(tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]:
+    heard = {node: outcome for node, (_, outcome) in tx.decided.items()}
+    heard |= {client: "committed" if committed else "aborted" for client, committed in told.items()}
+    for node, outcome in tx.changed_mind:
+        yield Anomaly("split", tx.engine, tx.name, f"{node} decides again, and it is {outcome}")
+    if len(set(heard.values())) > 1:
+        sides: dict[str, list[str]] = {}
+        for who in sorted(heard):
+            sides.setdefault(heard[who], []).append(who)
+        said = [f"{how} according to {', '.join(sides[how])}" for how in sorted(sides)]
+        yield Anomaly("split", tx.engine, tx.name, f"{tx.name} is {' and '.join(said)}")
+
+
+def _undecided(tx: Tx) -> Iterator[Anomaly]:
+    """Where it has begun it has to be decided, and it has to be over."""
+    for what, where in (("decided", tx.decided), ("over", tx.ended)):
+        missing = sorted(tx.begun.keys() - where.keys())
+        if missing:
+            story = f"{tx.name} has begun at {', '.join(missing)} and is never {what} there"
+            yield Anomaly("undecided", tx.engine, tx.name, story)
+            return
+
+
+def _untold(history: History) -> Iterator[Anomaly]:
+    """Who asks for a transaction is told how it ended, unless he has gone."""
+    assert history.clients is not None
+    left = {client for client, _ in history.gone}
+    for name, engine in history.clients.asked.items():
+        coordinator = name.rpartition(":")[0]
+        if coordinator in left or coordinator in history.clients.outcomes.get(name, {}):
+            continue
+        story = f"{coordinator} was never told how {name} ended"
+        yield Anomaly("undecided", engine, name, story)
