@@ -50,6 +50,8 @@ class Dynamic(NamedTuple):
     engine: str
     steps: tuple[Step, ...]
     end: Literal["commit", "abort"] = "commit"
+    #: Whether it asks for precedence, as one does that has lost often.
+    fence: bool = False
 
 
 class Static(NamedTuple):
@@ -57,6 +59,8 @@ class Static(NamedTuple):
 
     engine: str
     steps: tuple[Step, ...]
+    #: "abort": the coordinator thinks better of it as soon as it has sent it off.
+    end: Literal["commit", "abort"] = "commit"
 
 
 class Plain(NamedTuple):
@@ -169,14 +173,16 @@ class Actor(NamedTuple):
                     said.append(Operation(numbers, kind, self.name, numbers, filter))
                 case Publish(point):
                     said.append(Pub(self.name, numbers, point))
-                case Static(engine, steps):
+                case Static(engine, steps, end):
                     tx = (self.name, numbers)
-                    numbered, numbers = _numbered(steps, numbers)
+                    numbered, numbers = _numbered(steps, numbers, self.name)
                     said.append(_say(engine, Submit(tx, DEADLINE_S, numbered)))
-                case Dynamic(engine, steps, end):
+                    if end == "abort":
+                        said.append(_say(engine, Abort(tx)))
+                case Dynamic(engine, steps, end, fence):
                     tx = (self.name, numbers)
-                    numbered, numbers = _numbered(steps, numbers)
-                    said.append(_say(engine, Begin(tx, DEADLINE_S)))
+                    numbered, numbers = _numbered(steps, numbers, self.name)
+                    said.append(_say(engine, Begin(tx, DEADLINE_S, 0, fence)))
                     for at, step in enumerate(numbered):
                         said.append(_say(engine, Operate(tx, 0, at, step)))
                     said.append(_say(engine, Commit(tx) if end == "commit" else Abort(tx)))
@@ -199,7 +205,7 @@ class Actor(NamedTuple):
         match told:
             case Tcm():
                 reaction = role.reaction(told.point)
-                steps, numbers = _numbered(reaction.steps, self.numbers)
+                steps, numbers = _numbered(reaction.steps, self.numbers, self.name)
                 said = [Operate(told.tx, told.frame, at, step) for at, step in enumerate(steps)]
                 finish = Finish(told.tx, told.frame, reaction.error)
                 answers = [_say(engine, each) for each in (*said, finish)]
@@ -226,12 +232,12 @@ def _say(engine: str, message: Any) -> AnyMessage:
     return engine_message(engine, from_client.encode(message))
 
 
-def _numbered(steps: Sequence[Step], numbers: int) -> tuple[tuple[Step, ...], int]:
-    """The steps with numbers on the publications."""
+def _numbered(steps: Sequence[Step], numbers: int, name: str) -> tuple[tuple[Step, ...], int]:
+    """The steps with numbers on the client's own publications."""
     out: list[Step] = []
     for step in steps:
         seq = 0
-        if step.kind in ("pub", "tcm"):
+        if step.kind in ("pub", "tcm") and step.client == name:
             numbers += 1
             seq = numbers
         out.append(

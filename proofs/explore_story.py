@@ -56,9 +56,7 @@ def _act(act: Act) -> str:
             return f"pub({format_publication(point)})"
         case Plain(kind, filter):
             return f"{kind}({format_filter(filter)})"
-        case Static(engine, steps):
-            return f"in {engine}: {', '.join(map(_step, steps))}"
-        case Dynamic(engine, steps, end):
+        case Static(engine, steps, end) | Dynamic(engine, steps, end):
             return f"in {engine}: {', '.join(map(_step, steps))}; {end}"
 
 

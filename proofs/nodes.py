@@ -21,7 +21,7 @@ import msgspec
 from overlay.broker import Broker
 from overlay.codec import decode, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
-from overlay.messages import Hop, client_hop
+from overlay.messages import Hop, client_hop, is_client
 from overlay.trace import Record
 from proofs.actors import Actor, Role
 from proofs.snapshot import canonical, digest, freeze, thaw
@@ -127,8 +127,14 @@ class Facts(NamedTuple):
                 words[Word(record.client, number, record.op_kind, record.filter, record.tx)] = None
             if record.kind not in ("begin", "end"):
                 whose = record.tx or client_hop(record.client)
-                same = msgspec.structs.replace(record, seq=0, at_ns=0)
+                # Only who routes looks at the tables in a version.
+                view = record.version if record.kind in ("apply", "match") else ""
+                same = msgspec.structs.replace(record, seq=0, at_ns=0, version=view)
                 kept[whose] = (*kept.get(whose, ()), same)
+                if record.kind == "apply" and not record.tx and not is_client(Hop(record.source)):
+                    # It may be here because of a transaction, so its place among that one's counts.
+                    for tx in [tx for tx in kept if not is_client(Hop(tx))]:
+                        kept[tx] = (*kept[tx], same)
         return Facts(tuple(sorted(words)), tuple(sorted(kept.items())))
 
     def of(self, whose: str) -> tuple[Record, ...]:

@@ -8,14 +8,28 @@ published rule where there is one. The numbers in brackets are those of `errata.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 from overlay.broker import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Kind
+from padres_tx import static
 from padres_tx.engines import broker_factories
-from proofs import literal
-from proofs.actors import Dynamic, Plain, Publish, Reaction, Role, adv, pub, sub, tcm, usub
+from proofs import literal, literal_static
+from proofs.actors import (
+    Dynamic,
+    Plain,
+    Publish,
+    Reaction,
+    Role,
+    Static,
+    adv,
+    pub,
+    sub,
+    tcm,
+    usub,
+)
 from proofs.scenario import Rules, Scenario
 
 CHAIN_2 = (("B1", "B2"),)
@@ -194,4 +208,204 @@ CONFLICTS = [
     ),
 ]
 
-SCENARIOS = {each.name: each for each in [*HANDOVERS, *CONFLICTS]}
+# --- static transactions ---
+
+
+def plan(coordinator: str, *ops: static.Op) -> Static:
+    """A static transaction, with who waits for whom worked out as for any user."""
+    made = static.Plan(coordinator)
+    for op in ops:
+        made.add(op)
+    return Static("s-tx", made.steps(count(1).__next__))
+
+
+DISPATCH = plan(
+    "E",
+    static.tcm(
+        {"class": "p", "x": 1, "n": 0},
+        ops={
+            "D": [
+                static.tcm({"class": "assign"}, ops={"A": [static.sub(X1)]}),
+                static.usub(X1),
+            ]
+        },
+    ),
+    static.pub({"class": "p", "x": 1, "n": 1}),
+)
+
+FIGURE_2 = plan(
+    "C1",
+    static.adv(P),
+    static.tcm({"class": "p", "n": 0}, ops={"C2": [static.sub(X1)]}),
+    static.pub({"class": "p", "x": 1, "n": 1}),
+)
+
+STATIC = [
+    Scenario(
+        "s-tx-handover",
+        "(3) instance dispatching in an S-TX",
+        CHAIN_3,
+        {"E": "B1", "D": "B2", "A": "B3"},
+        {"E": Role((DISPATCH,))},
+        DISPATCHING_HELD,
+        ours(
+            paper=weaker(
+                "Algorithm 4 as printed",
+                "order",
+                "undecided",
+                s_tx=literal_static.PrintedDependencies,
+            ),
+        ),
+    ),
+    Scenario(
+        "s-tx-triggered",
+        "(3) Figure 2: an advertisement attracts a subscription, which a tcm then needs",
+        CHAIN_3,
+        {"C1": "B1", "C2": "B3"},
+        {"C1": Role((FIGURE_2,))},
+        (("C2", "sub", P),),
+        ours(
+            guess=weaker("", "order", "undecided", s_tx=literal_static.GuessedDependencies),
+        ),
+    ),
+    Scenario(
+        "s-tx-concurrent-adv",
+        "(3) somebody advertises meanwhile",
+        CHAIN_3,
+        {"E": "B1", "Q": "B2", "A": "B3"},
+        {
+            "E": Role(
+                (
+                    plan(
+                        "E",
+                        static.tcm({"class": "move"}, ops={"A": [static.sub(X)]}),
+                        static.pub({"class": "y"}),
+                    ),
+                )
+            ),
+            "Q": Role((Plain("adv", X),)),
+        },
+        (("E", "adv", MOVE), ("E", "adv", Y), ("A", "sub", MOVE), ("A", "sub", Y)),
+        ours(
+            guess=weaker("", "order", "undecided", s_tx=literal_static.GuessedDependencies),
+        ),
+    ),
+]
+
+# --- what is undone ---
+
+SUB_USUB = plan("C", static.tcm({"class": "move"}, ops={"D": [static.sub(X), static.usub(X)]}))
+
+COMPENSATION = [
+    Scenario(
+        "compensation",
+        "(4) a D-TX-NI that subscribes, un-subscribes, and is aborted",
+        CHAIN_3,
+        {"C": "B1", "Q": "B3"},
+        {"C": Role((Dynamic("d-tx-ni", (sub("C", X), usub("C", X)), "abort"),))},
+        (("Q", "adv", X),),
+        ours(paper=weaker("", "ghost", "divergence", d_tx_ni=literal.CompensationInOrder)),
+    ),
+    Scenario(
+        "compensation-s-tx",
+        "",
+        CHAIN_3,
+        {"C": "B1", "D": "B2", "Q": "B3"},
+        {"C": Role((SUB_USUB._replace(end="abort"),))},
+        (("Q", "adv", X), ("C", "adv", MOVE), ("D", "sub", MOVE)),
+        ours(),
+    ),
+    Scenario(
+        "compensation-dropped",
+        "(4) the same of a client that held the subscription before",
+        CHAIN_3,
+        {"C": "B1", "Q": "B3"},
+        {"C": Role((Dynamic("d-tx-ni", (sub("C", X), usub("C", X)), "abort"),))},
+        (("Q", "adv", X), ("C", "sub", X)),
+        ours(),
+    ),
+]
+
+# --- what is lost, and who comes too late ---
+
+FAULTS = [
+    Scenario(
+        "deadline",
+        "(11) a handover whose deadline may pass at any moment",
+        CHAIN_3,
+        {"E": "B1", "W1": "B3", "W2": "B2"},
+        handover("d-tx"),
+        HANDOVER_HELD,
+        ours(),
+        ring=True,
+    ),
+    Scenario(
+        "deadline-s-tx",
+        "(11) a handover whose deadline may pass at any moment",
+        CHAIN_3,
+        {"E": "B1", "D": "B2", "A": "B3"},
+        {"E": Role((DISPATCH,))},
+        DISPATCHING_HELD,
+        ours(),
+        ring=True,
+    ),
+    *(
+        Scenario(
+            f"lost-{who}-{engine}",
+            f"(10) the {who} of a handover may be gone at any moment",
+            CHAIN_2,
+            {"E": "B1", "W1": "B2", "W2": "B1"},
+            {
+                **handover(engine),
+                client: handover(engine)[client]._replace(may_leave=True),
+            },
+            HANDOVER_HELD,
+            ours(),
+            ring=True,
+        )
+        for engine in ("d-tx", "d-tx-ni")
+        for who, client in (("coordinator", "W1"), ("participant", "W2"))
+    ),
+    *(
+        Scenario(
+            f"lost-{who}-s-tx",
+            f"(10) the {who} of a handover may be gone at any moment",
+            CHAIN_3,
+            {"E": "B1", "D": "B2", "A": "B3"},
+            {
+                "E": Role((DISPATCH,)),
+                client: Role((DISPATCH,) if client == "E" else (), may_leave=True),
+            },
+            DISPATCHING_HELD,
+            ours(),
+            ring=True,
+        )
+        for who, client in (("coordinator", "E"), ("participant", "A"))
+    ),
+    Scenario(
+        "fence",
+        "(7) a D-TX that has lost often asks for precedence over a conflicting one",
+        CHAIN_2,
+        {"A": "B1", "B": "B2"},
+        {
+            "A": Role((d_tx(sub("A", X), pub("A", class_="y"), fence=True),)),
+            "B": Role((d_tx(sub("B", Y), pub("B", class_="x")),)),
+        },
+        (("A", "adv", Y), ("B", "adv", X)),
+        ours(),
+    ),
+    Scenario(
+        "fences",
+        "(7) two that ask",
+        CHAIN_2,
+        {"A": "B1", "B": "B2"},
+        {
+            "A": Role((d_tx(sub("A", X), pub("A", class_="y"), fence=True),)),
+            "B": Role((d_tx(sub("B", Y), pub("B", class_="x"), fence=True),)),
+        },
+        (("A", "adv", Y), ("B", "adv", X)),
+        ours(),
+    ),
+]
+
+SCENARIOS = {each.name: each for each in [*HANDOVERS, *CONFLICTS, *STATIC, *COMPENSATION, *FAULTS]}

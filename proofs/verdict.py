@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from overlay.messages import Hop
-from overlay.notation import format_filter, format_publication, parse_filter
+from overlay.messages import Hop, client_hop
+from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
+from overlay.trace import Record
 from padres_tx.wire import Step
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
+from proofs.history import versions
 from proofs.network import Network, State
 from proofs.nodes import BrokerNode, ClientNode, Word
 from proofs.oracle import Line, Oracle, holds
@@ -100,9 +102,10 @@ class Judge:
         if serious:
             return serious
         found = [*end.duplicates(), *self._misrouted(end), *self._misordered(end)]
+        found += [*self._partial(end), *self._late(end)]
         if not found and not end.gone:
             found += self._unexplained(end)
-        return found
+        return found or [*end.fractured()]
 
     # --- rest, and the tables ---
 
@@ -172,18 +175,39 @@ class Judge:
 
     def _misordered(self, end: End) -> Iterator[Finding]:
         """No broker has handled an operation before one that comes before it."""
-        programs = {unit.name: self._program(unit) for unit in end.units if unit.is_transaction}
-        for node, local in end.brokers:
-            for tx, program in programs.items():
+        for unit in end.units:
+            if not unit.is_transaction:
+                continue
+            program = self._program(unit)
+            changes = [op for op in program if " adv(" in op or " uadv(" in op]
+            for node, local in end.brokers:
                 seen: list[str] = []
-                for record in node.facts(local).of(tx):
+                for record in node.facts(local).of(unit.name):
                     op = f"{record.client}'s {record.op_kind}({record.filter})"
-                    if record.kind not in ("apply", "match") or op not in program or op in seen:
+                    if record.kind not in ("apply", "match"):
                         continue
+                    # What an (un-)advertisement moves belongs to it.
+                    before = (
+                        {op} if op in program else {c for c in changes if self._moves(c, record)}
+                    )
                     for early in seen:
-                        if op in program[early]:
-                            yield Finding("order", tx, f"{node.hop} handled {early} before {op}")
-                    seen.append(op)
+                        if before & program[early] and op not in seen:
+                            text = f"{node.hop} handled {early} before {op}"
+                            yield Finding("order", unit.name, text)
+                    if op in program and op not in seen:
+                        seen.append(op)
+
+    def _moves(self, change: str, record: Record) -> bool:
+        """Whether an (un-)advertisement moves the entry of a record that is in no program."""
+        if record.op_kind not in ("sub", "usub") or record.source == client_hop(record.client):
+            return False
+        if not any(
+            (who, format_filter(f)) == (record.client, record.filter)
+            for who, _, f in self._scenario.held
+        ):
+            return False
+        filter = change.partition("(")[2].removesuffix(")")
+        return parse_filter(filter).overlaps(parse_filter(record.filter))
 
     def _program(self, unit: Unit) -> dict[str, set[str]]:
         """The operations of a transaction, each with those that come before it."""
@@ -210,6 +234,34 @@ class Judge:
                 for receiver in oracle.receivers(step.point):
                     reaction = self._scenario.role(receiver).reaction(step.point)
                     yield from self._all_steps(oracle, reaction.steps)
+
+    # --- deliveries ---
+
+    def _partial(self, end: End) -> Iterator[Finding]:
+        """Nobody gets what a transaction that was not committed has published."""
+        for unit in end.units:
+            if unit.is_transaction and not end.is_committed(unit.name):
+                theirs = self._published(unit)
+                for client, what in sorted(end.got):
+                    if what in theirs:
+                        text = f"{client} got {what}, though {unit.name} was not committed"
+                        yield Finding("partial", unit.name, text)
+
+    def _late(self, end: End) -> Iterator[Finding]:
+        """Who was told that the last event from before has passed gets none any more."""
+        oracle = _copy(self._before)
+        for word in sorted(word for node, local in end.brokers for word in node.facts(local).words):
+            if end.counts(word):
+                oracle.say(word.client, word.kind, parse_filter(word.filter))
+        for actor in end.actors.values():
+            drained = [at for at, heard in enumerate(actor.log) if heard.kind == "drained"]
+            for heard in actor.log[drained[-1] :] if drained else ():
+                point = (
+                    parse_publication(heard.what.partition(" ")[2]) if heard.kind == "got" else None
+                )
+                if point is not None and not holds(oracle.subscribed[actor.name], point):
+                    text = f"{actor.name} got {heard.what} after it was told that all had passed"
+                    yield Finding("handover", actor.name, text)
 
     # --- some serial order ---
 
@@ -248,9 +300,9 @@ class Judge:
         match unit.act:
             case Publish(point):
                 return [f"{unit.client} {format_publication(point)}"]
-            case Dynamic(_, steps):
+            case Dynamic(steps=steps):
                 steps = tuple(self._all_steps(_copy(self._before), steps))
-            case Static(_, steps):
+            case Static(steps=steps):
                 pass
             case _:
                 return []
@@ -297,9 +349,9 @@ class Judge:
                 return self._do(oracle, [Step(unit.client, "pub", point=point)])
             case Plain(kind, filter):
                 return self._do(oracle, [Step(unit.client, kind, filter)])
-            case Dynamic(_, steps):
+            case Dynamic(steps=steps):
                 return self._do(oracle, steps)
-            case Static(_, steps):
+            case Static(steps=steps):
                 return self._do(oracle, [step for step in steps if step.kind != "tcm"])
 
     def _do(self, oracle: Oracle, steps: Iterable[Step]) -> Deliveries | None:
@@ -393,6 +445,28 @@ class End:
             if len(set(each.values())) > 1:
                 told = ", ".join(f"{who}: {outcome}" for who, outcome in sorted(each.items()))
                 yield Finding("split", tx, told)
+
+    def fractured(self) -> Iterator[Finding]:
+        """Whoever is isolated, or passes by, sees the same versions at every broker."""
+        seen: dict[str, dict[str, dict[bool, str]]] = {}
+        for node, local in self.brokers:
+            for _, records in node.facts(local).records:
+                for record in records:
+                    isolated = record.engine == "d-tx" or (record.kind == "match" and not record.tx)
+                    if isolated and record.kind in ("apply", "match"):
+                        whose = seen.setdefault(record.tx or record.op_id, {})
+                        for sees, names in zip(
+                            (True, False), versions(record.version), strict=True
+                        ):
+                            for version in sorted(names):
+                                whose.setdefault(version, {})[sees] = node.hop
+        for name, each in seen.items():
+            if name in self.outcomes and not self.is_committed(name):
+                continue
+            for version, where in each.items():
+                if len(where) == 2:
+                    text = f"{name} sees {version} at {where[True]} and not at {where[False]}"
+                    yield Finding("dirty", name, text)
 
     def duplicates(self) -> Iterator[Finding]:
         for (client, what), times in self.got.items():
