@@ -5,7 +5,7 @@ SOURCES := setup.cfg pyproject.toml
 
 .PHONY: demo test lint bench clean
 
-demo: .venv/.run
+demo: .venv/.demo
 	$(BIN)/padres-tx demo
 
 # Tests are spread over the cores; those of one xdist_group stay together in one process.
@@ -21,8 +21,8 @@ lint: .venv/.lint
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "padres_tx needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 
-.venv/.run: .venv/bin/python $(SOURCES)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+.venv/.demo: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'
 	touch $@
 
 .venv/.test: .venv/bin/python $(SOURCES)

@@ -43,8 +43,27 @@ class Commands(click.Group):
         if where is None:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = where.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        try:
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            return _missing(cmd_name, error)
         return command
+
+
+def _missing(name: str, error: ImportError) -> click.Command:
+    """What stands in the place of a command that needs more than is installed."""
+    reason = f"{name} cannot be loaded ({error}); it needs pip install 'padres-tx[spark]'"
+
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise WrongInput(reason)
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        short_help="(needs the extra spark)",
+    )
 
 
 @click.group(cls=Commands)

@@ -380,7 +380,7 @@ def test_what_is_no_topology_is_refused(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_the_demo_shows_who_got_what_and_ends_cleanly(shell: Shell) -> None:
-    with shell.start("demo") as demo:
+    with shell.start("demo", "--story") as demo:
         code, shown, _ = demo.end()
     assert code == 0
     assert "✓ warehouse  got it by B1 → B2 → B3: it wants [class,eq,'order']" in shown
