@@ -107,11 +107,11 @@ def ls(*, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
     Exit code 1 if a broker did not answer.
     """
     seen = _ask(_places(overlay, at))
-    lines = [_spokesman(lines) for lines in _by_tx(seen.lines).values()]
+    lines = [_summary(lines) for lines in _by_tx(seen.lines).values()]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(line) for line in lines], indent=2))
     elif lines:
-        Console().print(_table(lines, ("tx", "engine", "coordinator", "broker", *_STATE)))
+        Console().print(_table(lines, ("tx", "engine", "broker", *_STATE)))
     else:
         say("no transaction is open")
     _end(seen)
@@ -287,6 +287,17 @@ def _spokesman(lines: list[Line]) -> Line:
     return next((line for line in lines if line.edge), lines[0])
 
 
+def _summary(lines: list[Line]) -> Line:
+    """The spokesman's line, with what is waited for elsewhere, where clients take part."""
+    head = _spokesman(lines)
+    elsewhere = [
+        f"{line.broker}: {line.waits_for}"
+        for line in lines
+        if line is not head and line.open and line.clients and line.waits_for != head.waits_for
+    ]
+    return msgspec.structs.replace(head, waits_for="; ".join([head.waits_for, *elsewhere]))
+
+
 def _without(line: Line, told: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(line)
     return {key: value for key, value in fields.items() if key not in told}
@@ -321,7 +332,8 @@ def _table(lines: Iterable[Line], columns: Iterable[str]) -> Table:
     shown = list(columns)
     for column in shown:
         justify: Any = "right" if column == "since_s" else "left"
-        table.add_column(_HEADINGS[column], justify=justify, overflow="fold")
+        heading = _HEADINGS[column]
+        table.add_column(heading, justify=justify, overflow="fold", min_width=len(heading))
     for line in lines:
         # As Text: a name is never markup.
         table.add_row(*(Text(_cell(line, column)) for column in shown))
