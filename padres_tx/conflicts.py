@@ -11,12 +11,15 @@ that finds nothing has read that there is nothing.
     adv, uadv          PRT entries that overlap it, even if there are none; for each of them the SRT
                        entries that overlap that one; its client's own advertisements there
 
-Footprints are per broker and transaction. This module knows nothing of when to compare them.
+Footprints are per broker and transaction. This module knows nothing of when to compare them. They
+are compared often, each with all that are undecided at a broker, and mostly have nothing in common:
+the values on which all filters of a side insist (`Hull`) tell that at a glance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from overlay.filters import Filter, Value
 from overlay.messages import Hop, Leave, Operation, Pub
@@ -25,12 +28,61 @@ from overlay.routing import Outcome, Routing
 from overlay.versions import Seen
 
 
+class Hull:
+    """The values of attributes that every filter or point of a group fixes to one value.
+
+    Two groups that fix an attribute to different values have no point in common.
+    """
+
+    __slots__ = ("fixed",)
+
+    def __init__(self) -> None:
+        #: None while the group is empty. Dicts stand for sets: their order is everywhere the same.
+        self.fixed: dict[str, dict[Value, None]] | None = None
+
+    def add_filter(self, filter: Filter) -> None:
+        at = {name: i.lo for name, i in filter.predicates.items() if i.is_point}
+        self.add_point(cast("Mapping[str, Value]", at))
+
+    def add_point(self, point: Mapping[str, Value]) -> None:
+        if self.fixed is None:
+            self.fixed = {name: {value: None} for name, value in point.items()}
+            return
+        self.fixed = {
+            name: {**values, point[name]: None}
+            for name, values in self.fixed.items()
+            if name in point
+        }
+
+    def is_apart(self, other: Hull) -> bool:
+        """Whether it is evident that nothing is in both."""
+        mine, theirs = self.fixed, other.fixed
+        if mine is None or theirs is None:
+            return True
+        for name, values in mine.items():
+            if name in theirs and values.keys().isdisjoint(theirs[name]):
+                return True
+        return False
+
+
 class Footprint:
     """What was read and written at one broker."""
 
-    __slots__ = ("own", "own_points", "points", "prt", "srt", "wrote_adv", "wrote_sub")
+    __slots__ = (
+        "_read",
+        "_written",
+        "own",
+        "own_points",
+        "points",
+        "prt",
+        "srt",
+        "wrote_adv",
+        "wrote_sub",
+    )
 
     def __init__(self) -> None:
+        self._read = Hull()
+        self._written = Hull()
         self.points: list[Mapping[str, Value]] = []
         self.own_points: list[tuple[str, Mapping[str, Value]]] = []
         self.srt: list[Filter] = []
@@ -42,24 +94,47 @@ class Footprint:
 
     def publication(self, pub: Pub, *, at_edge: bool) -> None:
         self.points.append(pub.point)
+        self._read.add_point(pub.point)
         if at_edge:
             self.own_points.append((pub.client, pub.point))
 
     def operation(self, operation: Operation, read: Iterable[Filter] = ()) -> None:
         """Add a routing operation; `read` are the subscriptions that an (un-)adv looked at."""
         client, filter = operation.client, operation.filter
+        self._read.add_filter(filter)
         if operation.kind in ("sub", "usub"):
             self.srt.append(filter)
             self.own.append((client, "sub", filter))
-            self.wrote_sub.append((client, filter))
-        else:
+            self.writes_sub(client, filter)
+            return
+        self.prt.append(filter)
+        for looked_at in read:
+            self.srt.append(looked_at)
+            self._read.add_filter(looked_at)
+        self.own.append((client, "adv", filter))
+        self.writes_adv(client, filter)
+
+    def writes_sub(self, client: str, filter: Filter) -> None:
+        self.wrote_sub.append((client, filter))
+        self._written.add_filter(filter)
+
+    def writes_adv(self, client: str, filter: Filter) -> None:
+        self.wrote_adv.append((client, filter))
+        self._written.add_filter(filter)
+
+    def leaves(self, client: str, subs: Iterable[Filter], advs: Iterable[Filter]) -> None:
+        """Add that a client takes back all that it has said."""
+        for filter in subs:
+            self.writes_sub(client, filter)
+        for filter in advs:
+            self.writes_adv(client, filter)
             self.prt.append(filter)
-            self.srt.extend(read)
-            self.own.append((client, "adv", filter))
-            self.wrote_adv.append((client, filter))
+            self._read.add_filter(filter)
 
     def reads_what(self, other: Footprint) -> Filter | None:
         """A filter that the other writes and this one reads, if there is one."""
+        if self._read.is_apart(other._written):
+            return None
         for client, filter in other.wrote_sub:
             if (
                 any(filter.matches(point) for point in self.points)
@@ -102,14 +177,13 @@ def of_plain(
             read = [entry.filter for entry in routing.prt.overlapping(message.filter, view)]
         footprint.operation(message, read)
         return footprint
-    # Who leaves takes back all that it has said.
     client = message.client
-    for entry in routing.prt.of(client):
-        footprint.wrote_sub.append((client, entry.filter))
-    if source in routing.srt:
-        for entry in routing.srt[source].of(client):
-            footprint.wrote_adv.append((client, entry.filter))
-            footprint.prt.append(entry.filter)
+    gone = routing.srt[source].of(client) if source in routing.srt else []
+    footprint.leaves(
+        client,
+        [entry.filter for entry in routing.prt.of(client)],
+        [entry.filter for entry in gone],
+    )
     return footprint
 
 

@@ -669,7 +669,7 @@ class Dynamic:
             ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
             effects.append(self.tell(hop, ended))
         for other in list(self.txs.values()):
-            if other.open:
+            if other.status == "preparing" and other.verdict is None:
                 effects += self._look_again(other, now)
         effects += self.broker.release(now)
         effects += something_decided(self.broker, now)

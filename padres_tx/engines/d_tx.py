@@ -60,6 +60,8 @@ class DTx(Dynamic):
         self._wrote: dict[TxID, Footprint] = {}
         #: What plain operations have written here since each open transaction began.
         self._plain_since: dict[TxID, list[Footprint]] = {}
+        #: Committed ones that every broker has, and for each an open one that does not see it.
+        self._forgotten: dict[TxID, TxID] = {}
         #: Transactions that ask for precedence and are not decided here.
         self._fences: dict[TxID, Tx] = {}
 
@@ -67,8 +69,7 @@ class DTx(Dynamic):
 
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         versions = self.broker.versions
-        seen = [version for version in versions.committed if version not in undecided]
-        self._views[tx.id] = Seen({*seen, tx.id})
+        self._views[tx.id] = Seen({tx.id, *(versions.committed.keys() - undecided)})
         self._plain_since[tx.id] = []
         versions.begin(tx.id)
         if tx.id in self._fences:
@@ -161,16 +162,25 @@ class DTx(Dynamic):
     def forgotten(self, tx: Tx) -> None:
         if tx.status == "aborted":
             super().forgotten(tx)
-        self._fold()
+        else:
+            self._forgotten[tx.id] = tx.id
+            self._fold()
 
     def _fold(self) -> None:
         """Let versions go that everybody has and everybody sees."""
-        for tx in [tx for tx in self.txs.values() if tx.forgotten]:
-            if all(view.includes(tx.id) for view in self._views.values()):
-                self.routing.fold(tx.id)
-                self.broker.versions.forget(tx.id)
-                self._wrote.pop(tx.id, None)
-                del self.txs[tx.id]
+        for version, witness in list(self._forgotten.items()):
+            if witness in self._views:
+                continue  # It still needs the state before: nobody else has to be asked.
+            for other, view in self._views.items():
+                if not view.includes(version):
+                    self._forgotten[version] = other
+                    break
+            else:
+                self.routing.fold(version)
+                self.broker.versions.forget(version)
+                self._wrote.pop(version, None)
+                del self._forgotten[version]
+                del self.txs[version]
 
     # --- precedence for a transaction that has lost too often ---
 

@@ -236,14 +236,14 @@ def side_by_side(engines: list[str], alone: int | None = None) -> dict[int, floa
     for n, engine in enumerate(engines):
         if alone not in (None, n):
             continue
-        e, d, about = f"E{n}", f"D{n}", {"class_": f"p{n}", "x": 1}
+        e, d, about = f"E{n}", f"D{n}", box(class_=f"p{n}", x=1)
         first = Step(e, "tcm", point={"class": f"p{n}", "x": 1}, receivers=(d,))
         if engine == "plain":
             of[d, world.plain(d, "sub", box(class_=f"p{n}", x=2))] = n
         elif engine == "s-tx":
-            of[world.submit(e, [first, Step(d, "usub", box(**about), after=(0,))])] = n
+            of[world.submit(e, [first, Step(d, "usub", about, after=(0,))])] = n
         else:
-            of[world.begin(engine, e, [first, sub(e, box(**about)), pub(e, **about)])] = n
+            of[world.begin(engine, e, [first, sub(e, about), pub(e, class_=f"p{n}", x=1)])] = n
     took: dict[int, float] = {}
     while len(took) < len(of):
         world.sim.run(until=world.sim.now + 0.001)
