@@ -34,7 +34,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
-from overlay.index import is_visible
+from overlay.index import View, is_visible
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -172,7 +172,6 @@ class Broker(Recorder):
         #: Those of an engine's transaction come with the engine's name and what it wants back.
         self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
-            Pub: self._publish,
             Operation: self._operate,
             Done: self._done,
             Join: self._join,
@@ -191,6 +190,8 @@ class Broker(Recorder):
 
         Raises PeerError when the source may not say that.
         """
+        if message.__class__ is Pub:
+            return self._publish(source, message, now)
         receiver = self._receivers.get(type(message))
         if receiver is None:
             raise ProtocolError(f"a broker takes no {type(message).__name__}")
@@ -255,28 +256,48 @@ class Broker(Recorder):
 
     def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
         versions = self.versions
+        view = versions.view(pub.hidden) if versions.committed else None
         from_client = source[0] == "@"  # `is_client`, without a call for each publication.
         if from_client:
-            refusal = self._refusal(source, pub)
-            if refusal is not None:
-                return [Send((source,), refusal)]
+            if not self._is_evidently_admitted(source, pub, view):
+                refusal = self._refusal(source, pub)
+                if refusal is not None:
+                    return [Send((source,), refusal)]
             if versions.stamp:
                 pub = msgspec.structs.replace(pub, hidden=versions.stamp)
-        view = versions.view(pub.hidden) if versions.committed else None
         hops = tuple(self.routing.prt.hops(pub.point, view))
-        if source in hops and not from_client:
+        if not from_client and source in hops:
             hops = tuple(hop for hop in hops if hop != source)
-        effects: list[Effect] = []
         if self.trace:
-            if from_client:
-                effects.append(self.record("publish", now, pub, source))
-            effects.append(self.record("match", now, pub, source, hops, view=view))
-            clients = tuple(hop for hop in hops if is_client(hop))
-            if clients:
-                effects.append(self.record("deliver", now, pub, source, clients))
+            return self._recorded(source, pub, now, hops, view)
+        return [Send(hops, pub)] if hops else []
+
+    def _recorded(
+        self, source: Hop, pub: Pub, now: float, hops: tuple[Hop, ...], view: View | None
+    ) -> list[Effect]:
+        """What is to be done about a publication, with its records."""
+        effects: list[Effect] = []
+        if is_client(source):
+            effects.append(self.record("publish", now, pub, source))
+        effects.append(self.record("match", now, pub, source, hops, view=view))
+        clients = tuple(hop for hop in hops if is_client(hop))
+        if clients:
+            effects.append(self.record("deliver", now, pub, source, clients))
         if hops:
             effects.append(Send(hops, pub))
         return effects
+
+    def _is_evidently_admitted(self, source: Hop, pub: Pub, view: View | None) -> bool:
+        """Whether `_refusal` would find nothing; a quick yes, while a no may be mistaken."""
+        space = self.routing.srt.get(source)
+        return (
+            space is not None
+            and source in self._joined
+            and source[1:] == pub.client
+            and not pub.hidden
+            and is_evidently_right(pub.point)
+            and space.holds(pub.point, view)
+        )
 
     def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:
         """Why a client's publication goes nowhere, if so."""
@@ -285,8 +306,7 @@ class Broker(Recorder):
         if pub.hidden:
             raise ProtocolError("only a broker stamps publications")
         try:
-            if not is_evidently_right(pub.point):
-                check_point(pub.point)
+            check_point(pub.point)
             if self.routing.may_publish(source, pub.point, self.versions.view()):
                 return None
         except FilterError as error:

@@ -18,6 +18,9 @@ from overlay.messages import AnyMessage, AnySignal, Message, Signal
 #: would hold up everything behind it on the link.
 FRAME_LIMIT = 1 << 20
 
+#: How msgspec says no; RecursionError to deeply nested garbage.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+
 T = TypeVar("T")
 
 
@@ -42,6 +45,7 @@ class StructCodec(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(
             types, dec_hook=_decode_filter
         )
+        self.decode_unguarded = self._decoder.decode
         self.encode = msgspec.msgpack.Encoder(enc_hook=_encode_filter).encode
 
     def decode(self, data: bytes | memoryview | msgspec.Raw) -> T:
@@ -51,8 +55,7 @@ class StructCodec(Generic[T]):
         """
         try:
             return self._decoder.decode(data)
-        # RecursionError: deeply nested garbage; the others are msgspec's ways to say no.
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        except UNDECODABLE as error:
             size = memoryview(data).nbytes
             raise ProtocolError(f"undecodable frame of {size} bytes: {error}") from None
 
@@ -67,3 +70,6 @@ def encode(value: Message | Signal) -> bytes:
 
 #: The message or signal in a frame. Raises ProtocolError if it is none.
 decode = _frames.decode
+
+#: The same for whoever decodes by the hundred, at once: raises one of `UNDECODABLE`.
+decode_unguarded = _frames.decode_unguarded

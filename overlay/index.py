@@ -17,12 +17,12 @@ only that a view includes them or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from overlay.filters import Filter, Value
-from overlay.index_tree import Node, Record, matches
+from overlay.index_tree import Node, Record
 from overlay.messages import Hop, Version
 
 
@@ -81,6 +81,11 @@ class Index(Generic[E]):
         self._records: dict[int, Record[E]] = {}
         self._root: Node[E] = Node()
         self._inserted = 0
+        #: How many entries lead to each hop.
+        self._hops: dict[Hop, int] = {}
+        #: By hop, an entry that matched when it was asked last. It goes when it does not, so that
+        #: there are never more of them to test than the last search has found.
+        self._witnesses: dict[Hop, Record[E]] = {}
         #: Entries that carry a version; while there are none, nobody has to ask what is visible.
         self._marked = 0
 
@@ -97,6 +102,7 @@ class Index(Generic[E]):
         self._inserted += 1
         record = Record(entry, entry.filter, entry.hop, self._inserted)
         self._records[id(entry)] = record
+        self._hops[record.hop] = self._hops.get(record.hop, 0) + 1
         self._marked += _is_marked(entry)
         self._root.insert(record)
 
@@ -105,6 +111,13 @@ class Index(Generic[E]):
         record = self._records.pop(id(entry), None)
         assert record is not None, f"not in the index: {entry!r}"
         self._marked -= _is_marked(entry)
+        hop = record.hop
+        if self._witnesses.get(hop) is record:
+            del self._witnesses[hop]
+        if self._hops[hop] == 1:
+            del self._hops[hop]
+        else:
+            self._hops[hop] -= 1
         record.home.remove(record)
 
     def remark(
@@ -130,17 +143,44 @@ class Index(Generic[E]):
         stack = [self._root]
         while stack:
             node = stack.pop()
-            found += [record for record in node.records if matches(record.tests, get)]
+            found += [record for record in node.records if record.rest(get, record.values)]
             if (branches := node.branches) is not None:
                 for _, group in branches.reach(point, stack):
-                    found += [record for record in group if matches(record.tests, get)]
+                    found += [record for record in group if record.rest(get, record.values)]
         return self._in_order(found, view)
 
-    def hops(self, point: Mapping[str, Value], view: View | None = None) -> list[Hop]:
+    def hops(self, point: Mapping[str, Value], view: View | None = None) -> Sequence[Hop]:
         """The hops of the entries that match the point and are visible, each once, sorted."""
         get = point.get
         marked = self._marked
-        found: set[Hop] = set()
+        found: list[Hop] = []
+        if self._witnesses:
+            failed: list[Hop] | None = None
+            for hop, record in self._witnesses.items():
+                if record.test(get, record.values) and (
+                    not marked or is_visible(record.entry, view)
+                ):
+                    found.append(hop)
+                elif failed is None:
+                    failed = [hop]
+                else:
+                    failed.append(hop)
+            if failed is not None:
+                for hop in failed:
+                    del self._witnesses[hop]
+            if len(found) == len(self._hops):
+                if len(found) > 1:
+                    found.sort()
+                return found
+        return self._search(point, view, set(found))
+
+    def _search(
+        self, point: Mapping[str, Value], view: View | None, found: set[Hop]
+    ) -> Sequence[Hop]:
+        """Add to the hops that are found already those that are not, and sort them."""
+        get = point.get
+        marked = self._marked
+        witnesses = self._witnesses
         node = self._root
         stack: list[Node[E]] = []
         while True:
@@ -148,20 +188,22 @@ class Index(Generic[E]):
                 hop = record.hop
                 if (
                     hop not in found
-                    and matches(record.tests, get)
+                    and record.rest(get, record.values)
                     and (not marked or is_visible(record.entry, view))
                 ):
                     found.add(hop)
+                    witnesses[hop] = record
             branches = node.branches
             if branches is not None and not (found and branches.hops.keys() <= found):
                 for hop, group in branches.reach(point, stack):
                     if hop in found:
                         continue
                     for record in group:
-                        if matches(record.tests, get) and (
+                        if record.rest(get, record.values) and (
                             not marked or is_visible(record.entry, view)
                         ):
                             found.add(hop)
+                            witnesses[hop] = record
                             break
             if not stack:
                 return sorted(found) if len(found) > 1 else list(found)

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedList
 
 from overlay.filters import KIND_OF, Filter, Interval, Kind, Value
+from overlay.index_forms import form_of
 from overlay.messages import Hop
 
 #: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
@@ -42,21 +43,15 @@ T = TypeVar("T")
 
 # --- records --------------------------------------------------------------------------------
 
-#: One predicate, taken apart so that testing it calls nothing: the attribute, the types that
-#: compare with the ends, the ends, and those of them that are exclusive. Without types the value
-#: has to be the first end, a string: nothing of another type is equal to one.
-_Test: TypeAlias = tuple[str, frozenset[type] | None, Any, Any, tuple[Any, ...]]
-
-_TYPES_OF: Final = {
-    kind: frozenset(type_ for type_ in KIND_OF if kind in (None, KIND_OF[type_]))
-    for kind in (None, *KIND_OF.values())
-}
-
 
 class Record(Generic[T]):
-    """An entry as the tree holds it; numbers are given once."""
+    """An entry as the tree holds it; numbers are given once.
 
-    __slots__ = ("entry", "filter", "home", "hop", "number", "tests")
+    It matches a point if `test(point.get, values)`. A search that has come as far as `home` need
+    not ask again what the way there has told: for it there is `rest`.
+    """
+
+    __slots__ = ("entry", "filter", "form", "home", "hop", "number", "rest", "test", "values")
 
     #: What to remove it from; the tree's to set.
     home: Node[T] | _Ladder[T]
@@ -66,36 +61,13 @@ class Record(Generic[T]):
         self.filter = filter
         self.hop = hop
         self.number = number
-        #: What is left to be tested when a search has come as far as `home`.
-        self.tests = tuple(_test(name, interval) for name, interval in filter.predicates.items())
+        self.form, self.values = form_of(filter)
+        self.test = self.rest = self.form.test
 
     def was_equal_in(self, name: str) -> None:
         """Drop the test of an attribute for which the way to the record is proof enough."""
-        self.tests = tuple(test for test in self.tests if test[0] != name)
-
-
-def _test(name: str, interval: Interval) -> _Test:
-    if interval.kind == "string" and interval.is_point:
-        return name, None, interval.lo, None, ()
-    exclusive = (interval.lo,) * interval.lo_open + (interval.hi,) * interval.hi_open
-    return name, _TYPES_OF[interval.kind], interval.lo, interval.hi, exclusive
-
-
-def matches(tests: tuple[_Test, ...], get: Callable[[str], Any]) -> bool:
-    """`Filter.matches`, for a record's tests and a point's `get`, at a fraction of its cost."""
-    for name, types, lo, hi, exclusive in tests:
-        value = get(name)
-        if types is None:
-            if value != lo:
-                return False
-        elif (
-            value.__class__ not in types
-            or (lo is not None and value < lo)
-            or (hi is not None and value > hi)
-            or value in exclusive
-        ):
-            return False
-    return True
+        self.form = self.form.without(name)
+        self.rest = self.form.test
 
 
 # --- where an interval belongs --------------------------------------------------------------

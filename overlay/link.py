@@ -39,7 +39,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import cast, get_args
 
-from overlay.codec import decode
+from overlay.codec import UNDECODABLE, decode, decode_unguarded
 from overlay.errors import ProtocolError
 from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, pack
 from overlay.messages import (
@@ -381,8 +381,8 @@ class Link:
         Raises ProtocolError for what cannot be decoded, too.
         """
         try:
-            values = [decode(frame[PREFIX_SIZE:]) for frame in frames]
-        except ProtocolError:
+            values = [decode_unguarded(frame[PREFIX_SIZE:]) for frame in frames]
+        except UNDECODABLE:
             # What stands before the bad frame counts, and after a goodbye there is no bad frame.
             return self._receive_each((decode(frame[PREFIX_SIZE:]), frame) for frame in frames)
         if not _SIGNALS.isdisjoint(map(type, values)):
@@ -411,10 +411,12 @@ class Link:
 
     def _acknowledge(self, received: int) -> None:
         unacked = self.unacked
-        size = 0
-        for _ in range(received - self._acked):
-            size += len(unacked.popleft())
-        self._unacked_bytes -= size
+        count = received - self._acked
+        if count == len(unacked):
+            unacked.clear()
+            self._unacked_bytes = 0
+        else:
+            self._unacked_bytes -= sum(map(len, [unacked.popleft() for _ in range(count)]))
         self._acked = received
 
     def hand_over(self) -> tuple[AnyMessage, bytes]:

@@ -140,7 +140,7 @@ class Space:
 
     def holds(self, point: Mapping[str, Value], view: View | None = None) -> bool:
         """Whether some client wants the point."""
-        return bool(self.hops(point, view))
+        return bool(self._yes.hops(point, view) if not self._holes else self.matching(point, view))
 
     def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[Entry]:
         """The yes entries that contain the point and that no later no of their client does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from overlay.effects import CancelTimer, Effect, SetTimer
 from overlay.filters import Filter
 from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
 from overlay.host import Host
+from overlay.link import ACK_DELAY_S
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -106,6 +109,37 @@ def test_a_turn_writes_each_link_once_and_forwards_the_bytes_that_came() -> None
     setting.host.arrived(setting.wires["A"].peer, frames)
     assert len(setting.wires["s"].writes) == 1
     assert setting.wires["s"].writes[0].startswith(b"".join(frames))
+
+
+def test_a_publication_is_decoded_once_and_encoded_never_however_many_want_it() -> None:
+    setting = Setting()
+    setting.subscribed("s")
+    for name in ("t", "u", "v"):
+        setting.connect("client", name)
+        setting.say(name, Join(1, name, ""))
+        setting.answer("A")
+        setting.answer("B")
+        setting.say(
+            name, *[Operation(0, "sub", name, n, Filter(cls="x", n=(0, n))) for n in (1, 2)]
+        )
+    frames = [pack(Pub("p", n, {"cls": "x", "n": 1})) for n in range(10)]
+    setting.clock.advance(ACK_DELAY_S)  # No acknowledgement is left to ride along.
+    calls: Counter[str] = Counter()
+
+    def count(frame: object, event: str, what: Any) -> None:
+        if event == "c_call" and type(what.__self__).__module__.startswith("msgspec"):
+            calls[what.__name__] += 1
+
+    sys.setprofile(count)
+    try:
+        setting.host.arrived(setting.wires["A"].peer, frames)
+    finally:
+        sys.setprofile(None)
+    for name in "stuv":
+        assert [m for m in setting.wires[name].take() if isinstance(m, Pub)] == [
+            Pub("p", n, {"cls": "x", "n": 1}) for n in range(10)
+        ]
+    assert calls == {"decode": 10}
 
 
 def test_closing_on_one_peer_does_not_cost_another_its_messages() -> None:

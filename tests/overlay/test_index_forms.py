@@ -1,0 +1,95 @@
+"""Tests of records: compiled or interpreted, they say what the filter says; and the witnesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay import index_forms
+from overlay.filters import Filter, Value
+from overlay.index import Index
+from overlay.index_forms import FORMS_LIMIT, Form, compiled, form_of, interpreted
+from overlay.messages import Hop, Version
+from tests.overlay.strategies import GRID, Model, filters, models, names, points, values
+
+
+@dataclass(eq=False)
+class Entry:
+    filter: Filter
+    hop: Hop
+    added_by: Version | None = None
+    removed_by: tuple[Version, ...] = ()
+
+
+def agree(filter: Filter, point: dict[str, Value]) -> None:
+    expected = filter.matches(point)
+    form, ends = form_of(filter)
+    parts = tuple(index_forms._part(*item) for item in filter.predicates.items())
+    assert form.test(point.get, ends) == expected
+    assert compiled(parts)(point.get, ends) == expected
+    assert interpreted(parts)(point.get, ends) == expected
+    for name in filter.predicates:
+        rest = {other: i for other, i in filter.predicates.items() if other != name}
+        expected = all(i.contains(point.get(other)) for other, i in rest.items())
+        assert form.without(name).test(point.get, ends) == expected
+        assert interpreted(parts, frozenset([name]))(point.get, ends) == expected
+
+
+@given(filters(), points(), st.data())
+def test_any_filter_and_any_point(
+    filter: Filter, point: dict[str, Value], data: st.DataObject
+) -> None:
+    near = {name: data.draw(values()) for name in filter.predicates}
+    agree(filter, point)
+    agree(filter, near)
+    agree(filter, {**near, **point})
+
+
+@given(st.dictionaries(names(), models(), min_size=1, max_size=3), st.data())
+def test_values_at_and_around_the_ends(named: dict[str, Model], data: st.DataObject) -> None:
+    filter = Filter({name: model.interval for name, model in named.items()})
+    agree(filter, {name: data.draw(st.sampled_from(GRID)) for name in named})
+
+
+def test_filters_that_differ_in_values_only_share_a_form_and_forms_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Other tests shall not have to do with the forms of this one.
+    monkeypatch.setattr(index_forms, "_forms", {})
+    one, _ = form_of(Filter(cls="a", x=(1, 2)))
+    other, _ = form_of(Filter(cls="b", x=(3, 9.5)))
+    assert one is other
+    assert one.without("cls") is other.without("cls")
+    many = [form_of(Filter({f"name{number}": 1})) for number in range(FORMS_LIMIT + 5)]
+    assert len(index_forms._forms) <= FORMS_LIMIT
+    for number, (form, ends) in enumerate(many):
+        assert isinstance(form, Form)
+        assert form.test({f"name{number}": 1}.get, ends)
+        assert not form.test({f"name{number}": 2}.get, ends)
+
+
+def test_a_witness_is_asked_first_and_leaves_with_its_entry() -> None:
+    index: Index[Entry] = Index()
+    low, high = Entry(Filter(x=(0, 5)), Hop("B1")), Entry(Filter(x=(4, 9)), Hop("B1"))
+    other = Entry(Filter(x=(4, 9)), Hop("B2"))
+    for entry in (low, high, other):
+        index.insert(entry)
+    assert list(index.hops({"x": 1})) == ["B1"]
+    assert list(index.hops({"x": 4})) == ["B1", "B2"]
+    assert list(index.hops({"x": 8})) == ["B1", "B2"]
+    index.remove(high)
+    assert list(index.hops({"x": 8})) == ["B2"]
+    index.remark(other, removed_by=(("t", 1),))
+
+    class All:
+        def includes(self, version: Version) -> bool:
+            return True
+
+    assert list(index.hops({"x": 8}, All())) == []
+    assert list(index.hops({"x": 8})) == ["B2"]
+    index.remove(other)
+    assert list(index.hops({"x": 8})) == []
+    assert list(index.hops({"x": 5})) == ["B1"]
