@@ -1,1 +1,5 @@
-"""Benchmarks, each beside its yardstick in the same run."""
+"""Benchmarks and experiments, each beside its yardstick; `load` reads an experiment's results."""
+
+from bench.results import load
+
+__all__ = ["load"]

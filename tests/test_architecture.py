@@ -77,6 +77,7 @@ def test_only_what_is_declared_is_imported() -> None:
         "twisted",
         "zope",  # Twisted's own.
         "matplotlib",  # The extra "draw".
+        *("jinja2", "markupsafe", "pandas", "pyarrow", "pyspark", "scipy"),  # The extra "spark".
         "pytest",  # padres_tx.testing, for who has pytest.
     }
     for package in ARROWS:

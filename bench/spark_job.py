@@ -1,0 +1,142 @@
+"""From an experiment's records to its results: the one job that `experiment report` submits.
+
+    DIR/results/records.parquet/       every line of the clients, with its file and whether it is a
+                                       record
+    DIR/results/transactions.parquet/  each transaction with its latency, by experiment and series;
+                                       the same as .csv/
+    DIR/results/rates.parquet/         events in each second of each run, likewise
+    DIR/results/NAME.parquet/, NAME.csv
+                                       the summaries (`results.SUMMARIES`)
+    DIR/results/results.json           written last: they are all there
+
+Records are parsed once. They never come to the driver, only summaries do; so what a driver needs
+does not grow with the number of events.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench import spark_checks, spark_records, spark_summaries, spark_traces
+from bench.records import BROKERS, RUNS
+from bench.results import DONE, RESULTS, table
+from bench.spark_records import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: How tables with a row per transaction or second are cut up in the file system.
+PARTITIONS: Final = ("experiment", "series")
+
+#: Of what is wrong with traces, told one by one; all of it is counted.
+EXAMPLES: Final = 1000
+
+Progress = Callable[[str], None]
+
+
+def run(
+    spark: SparkSession, experiment: Experiment, progress: Progress = lambda _: None
+) -> dict[str, pd.DataFrame]:
+    """Compute all results, write them, and answer the summaries."""
+    place = experiment.directory / RESULTS
+    # What is there may be of other records; half of each would be worse than nothing.
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    progress("reading records")
+    parsed = spark_records.client_lines(spark, experiment)
+    parsed.write.parquet(str(place / "records.parquet"))
+    lines = spark.read.schema(parsed.schema).parquet(str(place / "records.parquet"))
+    records = spark_records.records_of(lines)
+    runs = spark_records.runs_frame(spark, experiment).cache()
+    progress("transactions")
+    transactions = _stored(
+        spark, spark_summaries.transactions(records, runs), place / "transactions.parquet"
+    )
+    by_run = spark_summaries.run_summaries(transactions).cache()
+    frames = {
+        "delays": runs.select(
+            "run", "figure", "series", "brokers", "repetition", "counted_delays", "trace"
+        ).orderBy("run"),
+        "points": spark_summaries.point_summaries(transactions, by_run),
+        "runs": by_run.orderBy("run"),
+    }
+    progress("rates")
+    rates = _stored(spark, spark_summaries.rates(records, runs), place / "rates.parquet")
+    frames["rate_points"] = spark_summaries.rate_summaries(rates)
+    progress("checks")
+    checks = spark_checks.run_checks(records, runs).cache()
+    frames["checks"] = checks
+    frames["engine_checks"] = spark_checks.engine_checks(checks)
+    skipped = [_skipped(spark_records.bad_files(lines))]
+    if experiment.has_records_of(BROKERS):
+        progress("traces")
+        traced = spark_records.trace_lines(spark, experiment).cache()
+        told = transactions.where("status IN ('committed', 'aborted')")
+        told = told.select("run", "tx", F.col("status").alias("outcome"))
+        verdicts = spark_traces.verdicts(spark_records.records_of(traced), told)
+        frames["traces"] = verdicts.limit(EXAMPLES).orderBy(*spark_traces.VERDICT)
+        skipped.append(_skipped(spark_records.bad_files(traced)))
+    else:
+        frames["traces"] = spark.createDataFrame(
+            [], "run string, kind string, engine string, tx string"
+        )
+    progress("writing")
+    frames["skipped"] = _all_skipped(spark, experiment, lines, skipped)
+    collected: dict[str, pd.DataFrame] = {}
+    for name, frame in frames.items():
+        # All of them are sorted, so what is put into one file here is small, and in that order.
+        frame.coalesce(1).write.parquet(str(place / f"{name}.parquet"))
+        summary = collected[name] = table(place / f"{name}.parquet")
+        summary.to_csv(place / f"{name}.csv", index=False)
+    counts: dict[str, Any] = {name: len(summary) for name, summary in collected.items()}
+    (place / DONE).write_bytes(msgspec.json.encode({"tables": counts}) + b"\n")
+    return collected
+
+
+def _stored(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
+    """Write a table, and go on with what was written: it is not computed again."""
+    # Otherwise every task would leave a file of its own in every partition.
+    gathered = frame.repartition(*PARTITIONS)
+    gathered.write.partitionBy(*PARTITIONS).parquet(str(place))
+    written = spark.read.schema(frame.schema).parquet(str(place))
+    csv = str(place.with_suffix(".csv"))
+    written.repartition(*PARTITIONS).write.partitionBy(*PARTITIONS).option("header", True).csv(csv)
+    return written
+
+
+def _skipped(bad: DataFrame) -> DataFrame:
+    """The files with bad lines, as they are reported."""
+    name = F.concat(F.lit(f"{RUNS}/"), F.substring_index("file", f"/{RUNS}/", -1))
+    reason = F.concat(F.lit("no records, of "), F.col("lines"), F.lit(" lines"))
+    return bad.select(name.alias("what"), F.col("bad").alias("lines"), reason.alias("reason"))
+
+
+def _all_skipped(
+    spark: SparkSession, experiment: Experiment, lines: DataFrame, files: list[DataFrame]
+) -> DataFrame:
+    """What could not be used: runs, lines, and records that were counted and are not there."""
+    schema = "what string, lines long, reason string"
+    found = spark.createDataFrame([tuple(one) for one in experiment.skipped], schema)
+    for frame in files:
+        found = found.unionByName(frame)
+    counted = spark_records.runs_frame(spark, experiment).select("run", "client_records")
+    there = spark_records.records_of(lines).groupBy("run").agg(F.count(F.lit(1)).alias("there"))
+    absent = F.col("client_records") - F.coalesce(F.col("there"), F.lit(0))
+    fewer = (
+        counted.join(there, "run", "left")
+        .withColumn("absent", absent)
+        .where("absent > 0")
+        .select(
+            F.concat(F.lit("run "), F.col("run")).alias("what"),
+            F.col("absent").alias("lines"),
+            F.lit("records that its clients counted are not there").alias("reason"),
+        )
+    )
+    return found.unionByName(fewer).orderBy("what")
