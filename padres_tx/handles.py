@@ -83,6 +83,16 @@ class Doing(Awaited[None]):
         self.op = op
         self._part = part
 
+    def __repr__(self) -> str:
+        return f"<{self.op}, {self._state()}>"
+
+    def _state(self) -> str:
+        if not self.done:
+            return "under way"
+        error = self._future.exception() if not self._future.cancelled() else None
+        # Of a static transaction nothing is done before its end: there is nothing to wait for.
+        return "done" if error is None else f"{type(error).__name__}: {error}"
+
     def __await__(self) -> Generator[Any, None, None]:
         if self._part is None or self.done:
             return super().__await__()

@@ -43,6 +43,9 @@ class Doing:
         self._client = client
         self._doing = doing
 
+    def __repr__(self) -> str:
+        return repr(self._doing)
+
     @property
     def op(self) -> Op:
         """The operation itself, for `after` in a static transaction."""

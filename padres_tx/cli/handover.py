@@ -110,6 +110,8 @@ def handover(
     engine. Clients sit at different brokers, as far as there are enough.
     """
     names = ALL if engine == "all" else (engine,)
+    if wait_ms is not None and "bl-wait" not in names:
+        raise WrongInput(f"--wait-ms is for bl-wait, not for {engine}")
     try:
         scenario.check(names, events=events, handovers=handovers)
     except HandoverError as error:

@@ -163,6 +163,7 @@ def test_all_engines_side_by_side() -> None:
         (("--engine", "dtx"), "no transaction engine 'dtx'"),
         (("--events", "13", "--handovers", "5"), "5 handovers need at least 14 events"),
         (("--topology", "thre"), "did you mean three?"),
+        (("--engine", "d-tx", "--wait-ms", "5"), "--wait-ms is for bl-wait"),
     ],
 )
 def test_what_cannot_be_run_is_refused(arguments: tuple[str, ...], reason: str) -> None:

@@ -196,3 +196,17 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
         broker.answer = lambda message: [wire.Ended(message.tx, True)]
         with pytest.raises(CallTimeout, match="apply E:4, which is committed"):
             await e.commitTX(tx, wait="applied")
+
+
+@asynchronous
+async def test_an_operation_shows_what_it_is_and_how_it_stands() -> None:
+    """A notebook prints whatever a line comes to."""
+    async with cast() as (_, e, _, _):
+        async with e.transaction("d-tx") as tx:
+            doing = tx.sub(X1)
+            assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), under way>"
+            await doing
+            assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), done>"
+            await tx.abort()
+        async with e.transaction("s-tx") as tx:
+            assert "nothing of a static transaction is done before its end" in repr(tx.sub(X1))
