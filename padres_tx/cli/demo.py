@@ -44,8 +44,10 @@ def demo(*, story: bool, directory: Path | None) -> None:
     console = Console(highlight=False)
     if not first_look.run(console):
         raise CheckFailed("a publication did not go where it should have gone; see above")
+    report = None
     if not story:
-        _compare(console, directory or Path(tempfile.mkdtemp(prefix="padres-tx-demo-")))
+        directory = directory or Path(tempfile.mkdtemp(prefix="padres-tx-demo-"))
+        report = _compare(console, directory)
     console.print()
     console.print("Now try it yourself, in three terminals:")
     for command in (
@@ -56,10 +58,12 @@ def demo(*, story: bool, directory: Path | None) -> None:
         console.print(f"  {command}", markup=False)
     console.print("Or hand over more, on more brokers:")
     console.print("  padres-tx handover --engine d-tx --topology nine", markup=False)
+    if report is not None:
+        console.print(f"\nThe report: {report}", markup=False, soft_wrap=True)
 
 
-def _compare(console: Console, directory: Path) -> None:
-    """Run the comparison and report on it; the report's path is the last that it says."""
+def _compare(console: Console, directory: Path) -> Path | None:
+    """Run the comparison and report on it; answers where the report is, if there can be one."""
     console.rule("[bold]6. What it costs")
     console.print(
         "The same work for each engine: an environment, a dispatcher and two agents, in a process "
@@ -71,11 +75,10 @@ def _compare(console: Console, directory: Path) -> None:
     if importlib.util.find_spec("pyspark") is None:
         console.print("\nThe report needs Spark: pip install 'padres-tx\\[spark]', and then")
         console.print(f"  padres-tx experiment report {directory}", markup=False, soft_wrap=True)
-        return
+        return None
     console.rule("[bold]7. Spark makes a report of what brokers and clients have recorded")
     _experiment("report", str(directory))
-    page = (directory / "report" / "index.html").absolute()
-    console.print(f"\nThe report: {page}", markup=False, soft_wrap=True)
+    return (directory / "report" / "index.html").absolute()
 
 
 def _experiment(*arguments: str) -> None:
