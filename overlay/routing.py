@@ -240,15 +240,21 @@ class Routing:
 
         Comes to what `apply` would: the entry belongs here if somebody behind this broker, seen
         from the client, may publish for it; then the neighbour towards the client would have sent
-        it. Returns what has to be sent to other neighbours.
+        it. Returns what has to be sent to other neighbours; those around are told only what goes,
+        which may be on its way to them, attracted by an advertisement before it was dropped here.
         """
         source = self.crt[ClientName(operation.client)].hop
         if not is_client(source):
             beyond = (space for hop, space in self.srt.items() if hop != source)
             store = operation.store and any(s.reaches(operation.filter, view) for s in beyond)
             operation = msgspec.structs.replace(operation, store=store)
-        forward = self._apply_subscription(source, operation, Scope(view))
-        return [(hop, sent) for hop, sent in forward if hop not in around]
+        sent: list[tuple[Hop, Operation]] = []
+        for hop, message in self._apply_subscription(source, operation, Scope(view)):
+            if hop not in around:
+                sent.append((hop, message))
+            elif message.drop:
+                sent.append((hop, msgspec.structs.replace(message, store=False)))
+        return sent
 
     # --- versions ---
 

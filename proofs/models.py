@@ -107,7 +107,14 @@ MODELS: Final = (
     ),
     *_controls(D_TX, "DTxAdvertise", "answers: InOrderEverywhere", "nested: InOrderEverywhere"),
     Model(D_TX, "DTxDispatch", ends="Ends"),
-    *_controls(S_TX, "STxHandover", "all answer: NobodyOverruled", "at once: Delivered"),
+    *_controls(
+        S_TX,
+        "STxHandover",
+        "all answer: NobodyOverruled",
+        "owner: OneOutcome",
+        "refuse: AtRest",
+        "order: Delivered",
+    ),
     *_controls(S_TX, "STxAdvertise", "complete: Delivered"),
-    *_controls(S_TX, "STxCrossing", "at once: Converged"),
+    *_controls(S_TX, "STxCrossing", "belongs: Converged"),
 )

@@ -87,7 +87,13 @@ def check(
             (place / f"{name}.tla").write_text(text)
         (place / f"{root}.cfg").write_text(config)
         command = [
-            *(str(program), HEAP, "-XX:+UseSerialGC", f"-Djava.io.tmpdir={place}"),
+            *(
+                str(program),
+                HEAP,
+                "-XX:+UseParallelGC",
+                "-XX:ParallelGCThreads=1",
+                f"-Djava.io.tmpdir={place}",
+            ),
             *("-cp", str(jar()), "tlc2.TLC"),
             *("-workers", "1", "-fp", "0", "-seed", "1", "-deadlock", "-metadir", str(place / "m")),
             root,

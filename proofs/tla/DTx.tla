@@ -3,8 +3,8 @@
 (* D-TX: snapshot, operations, votes, decision, forgetting, over a tree of  *)
 (* brokers.  One step is one message taken in by one broker, as in          *)
 (* padres_tx/dynamic.py and padres_tx/engines/d_tx.py; what the broker does *)
-(* of itself in the same step (Look, Answer, Release) follows at once,      *)
-(* before anything else happens anywhere.  proofs/README.md maps the        *)
+(* of itself in the same step (Look, Answer, Release, Acknowledge) follows  *)
+(* at once, before anything else happens anywhere.  proofs/README.md maps the        *)
 (* actions to functions.                                                    *)
 (*                                                                          *)
 (* What an operation does to the tables is abstract: at each broker that it *)
@@ -250,7 +250,6 @@ Decide(b, t, committed, rest) ==
                             !.voted = FALSE, !.doomed = FALSE,
                             !.log = IF committed THEN @ ELSE <<>>]
       Out(n) == If(n \in Others(b, t), <<"decide", t, committed>>)
-                \o If(Others(b, t) = {} /\ n = Up(b, t), <<"decided", t>>)
   IN  Step(b, t, r, rest, Out)
 
 CanAnswer(b, t) ==
@@ -266,16 +265,23 @@ Answer(b, t) ==
          ELSE Step(b, t, [r EXCEPT !.voted = TRUE], net, Out)
 
 Forget(b, t, rest) ==
-  LET r == [tx[b][t] EXCEPT !.forgotten = TRUE, !.awaited = {},
+  LET r == [tx[b][t] EXCEPT !.forgotten = TRUE, !.awaited = {}, !.voted = FALSE,
                             !.st = IF @ = "aborted" THEN "dead" ELSE @]
       Out(n) == If(n \in Others(b, t), <<"forget", t>>)
   IN  Step(b, t, r, rest, Out)
 
 Decided(b, t, c, rest) ==
-  LET awaited == tx[b][t].awaited \ {c}
-      Out(n) == If(awaited = {} /\ n = Up(b, t), <<"decided", t>>)
-  IN  IF awaited = {} /\ b = Edge[t] THEN Forget(b, t, rest)
-      ELSE Step(b, t, [tx[b][t] EXCEPT !.awaited = awaited], rest, Out)
+  LET Out(n) == <<>> IN Step(b, t, [tx[b][t] EXCEPT !.awaited = @ \ {c}], rest, Out)
+
+\* The last thing in a step; `voted` says then that it was done.
+CanAcknowledge(b, t) ==
+  LET r == tx[b][t] IN
+  r.st \notin {"none", "active", "preparing"} /\ r.awaited = {} /\ ~r.voted /\ ~r.forgotten
+
+Acknowledge(b, t) ==
+  LET Out(n) == If(n = Up(b, t), <<"decided", t>>) IN
+  IF b = Edge[t] THEN Forget(b, t, net)
+  ELSE Step(b, t, [tx[b][t] EXCEPT !.voted = TRUE], net, Out)
 
 \* Dynamic.doom: abort it, or tell who can.
 DoomHere(b, t, rest) ==
@@ -360,9 +366,13 @@ Receive(c, b) ==
   \E i \in (IF "fifo" \in Rules THEN {j \in {1} : net[l] # <<>>} ELSE 1..Len(net[l])) :
      Take(b, c, net[l][i], [net EXCEPT ![l] = Omit(@, i)])
 
-\* What a broker does of itself in the same step.
-Busy == \E b \in Brokers : CanRelease(b) \/ \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
-OfItself == \E b \in Brokers : Release(b) \/ \E t \in Txs : Look(b, t) \/ Answer(b, t)
+\* What a broker does of itself in the same step: what a decision sets free, then to say so.
+Freed(b) == CanRelease(b) \/ \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
+Busy == \E b \in Brokers : Freed(b) \/ \E t \in Txs : CanAcknowledge(b, t)
+OfItself ==
+  \E b \in Brokers :
+    IF Freed(b) THEN Release(b) \/ \E t \in Txs : Look(b, t) \/ Answer(b, t)
+    ELSE \E t \in Txs : CanAcknowledge(b, t) /\ Acknowledge(b, t)
 
 Client == \/ \E t \in Txs : \/ Begin(t) \/ Commit(t)
                             \/ \E i \in Numbers(t) : Issue(t, i)

@@ -31,9 +31,13 @@ S(kind, client, n, drop, after) ==
   [kind |-> kind, client |-> client, n |-> n, drop |-> drop, after |-> after]
 
 AllRules == {
-  "all answer",    \* the decision needs the answer of every edge broker
-  "complete",      \* what depends on an (un-)advertisement waits until it is everywhere
-  "at once" }      \* a step is carried out as soon as its dependencies are
+  "all answer",  \* the decision needs the answer of every edge broker
+  "refuse",      \* one refusal is enough for an abort
+  "owner",       \* only the coordinator's edge broker decides
+  "order",       \* a step is carried out when those that it depends on have been
+  "complete",    \* what depends on an (un-)advertisement waits until it is everywhere
+  "drops follow", \* neighbours in the span are told what to drop: it may be on its way to them
+  "belongs" }    \* an entry is stored only where somebody beyond may publish for it
 
 VARIABLES brk, net, inbox, plain
 vars == <<brk, net, inbox, plain>>
@@ -121,7 +125,10 @@ InitBroker(b) ==
    got |-> <<>>,     \* what its clients get in this step
    o |-> [n \in Nbr[b] |-> <<>>]]
 
-Ready(s) == {i \in All : i \notin s.started /\ Steps[i].after \subseteq s.handled}
+Ready(s) == {i \in All : /\ i \notin s.started
+                         /\ "order" \in Rules => Steps[i].after \subseteq s.handled}
+First(set) == IF "order" \in Rules THEN CHOOSE i \in set : \A j \in set : i <= j
+              ELSE CHOOSE i \in set : \A j \in set : i >= j
 
 RECURSIVE CarryOn(_, _), Finished(_, _, _), Complete(_, _, _, _), Handle(_, _, _)
 
@@ -139,7 +146,7 @@ Finish(s, b) ==
 Complete(s, b, i, src) ==
   LET s1 == [s EXCEPT !.started = @ \cup {i}, !.handled = @ \cup {i}]
       s2 == Put(s1, Around(b) \ {src}, <<"complete", i>>)
-  IN  IF "at once" \in Rules THEN CarryOn(s2, b) ELSE s2
+  IN  CarryOn(s2, b)
 
 \* Broker._finished.
 Finished(s, b, task) ==
@@ -151,9 +158,15 @@ Finished(s, b, task) ==
 ApplyHere(s, b, i) ==
   LET step == Steps[i]
       src == HopTo(b, step.client)
-      n == IF src = b \/ \E a \in s.srt : HopTo(b, a[1]) # src THEN step.n ELSE 0
+      n == IF \/ src = b \/ "belongs" \notin Rules
+              \/ \E a \in s.srt : HopTo(b, a[1]) # src
+           THEN step.n ELSE 0
       out == ApplySub(s, b, step.kind, step.client, n, step.drop, <<>>)
-  IN  Ask(out.s, {f \in out.forward : f[1] \notin Span}, <<>>)
+      others == {f \in out.forward : f[1] \notin Span}
+      drops == IF "drops follow" \notin Rules THEN {}
+               ELSE {<<f[1], [f[2] EXCEPT ![4] = 0]>> :
+                       f \in {g \in out.forward : g[1] \in Span /\ g[2][5] # {}}}
+  IN  Ask(out.s, others \cup drops, <<>>)
 
 \* STx._publish: to the broker's own clients, and to brokers outside the span.
 Deliver(s, b, i, within) ==
@@ -179,22 +192,22 @@ Handle(s, b, i) ==
 CarryOn(s, b) ==
   IF s.st # "committed" THEN s
   ELSE IF Ready(s) = {} THEN Finish(s, b)
-  ELSE CarryOn(Handle(s, b, CHOOSE i \in Ready(s) : \A j \in Ready(s) : i <= j), b)
+  ELSE CarryOn(Handle(s, b, First(Ready(s))), b)
 
 \* STx._spread.
 Spread(s, b, committed) ==
   LET beyond == Around(b) \ {Up(b)}
       s1 == Put([s EXCEPT !.st = IF committed THEN "committed" ELSE "aborted",
                           !.awaited = beyond], beyond, <<"decide", committed>>)
-  IN  IF ~committed THEN Acknowledge(s1, b)
-      ELSE IF "at once" \in Rules THEN CarryOn(s1, b) ELSE s1
+  IN  IF committed THEN CarryOn(s1, b) ELSE Acknowledge(s1, b)
 
 \* STx._admitted.
 Admitted(s, b, src, edge, ok) ==
   IF s.st # "planned" THEN s
   ELSE LET s1 == Put([s EXCEPT !.unanswered = @ \ {edge}], Around(b) \ {src},
                      <<"admitted", edge, ok>>)
-       IN  IF b = Edge /\ (~ok \/ s1.unanswered = {} \/ "all answer" \notin Rules)
+       IN  IF /\ b = Edge
+              /\ IF ok THEN s1.unanswered = {} \/ "all answer" \notin Rules ELSE "refuse" \in Rules
            THEN Spread(s1, b, ok) ELSE s1
 
 \* STx._plan, with the answer of this edge broker.
@@ -220,8 +233,10 @@ Take(s, b, src, m, ok) ==
     [] m[1] = "complete" -> Complete(s, b, m[2], src)
     [] m[1] = "decided"  -> Acknowledge([s EXCEPT !.awaited = @ \ {src}], b)
     [] m[1] = "op"       -> Operate(s, b, m)
-    [] m[1] = "done"     -> LET w == CHOOSE x \in s.waits : x.from = src /\ x.part = m[2]
-                            IN  Finished([s EXCEPT !.waits = @ \ {w}], b, w.task)
+    [] m[1] = "done"     -> LET mine == {w \in s.waits : w.from = src /\ w.part = m[2]}
+                            IN  IF mine = {} THEN s
+                                ELSE Finished([s EXCEPT !.waits = @ \ mine], b,
+                                              (CHOOSE w \in mine : TRUE).task)
     [] m[1] = "pub"      -> Deliver(s, b, m[2], {src})
 
 (***************************************************************************)
@@ -260,14 +275,13 @@ SayPlain ==
          b == Home[p.client]
      IN  Step(b, Operate(brk[b], b, Op(p.kind, p.client, p.n, p.drop, <<>>)), net)
 
-\* Only without the rule "at once": a broker takes its time.
-Later(b) ==
-  /\ "at once" \notin Rules /\ brk[b].st = "committed"
-  /\ CarryOn(brk[b], b) # brk[b]
-  /\ Step(b, CarryOn(brk[b], b), net)
+\* Only without the rule "owner": a broker that has waited long enough aborts on its own.
+GiveUp(b) ==
+  /\ "owner" \notin Rules /\ brk[b].st = "planned"
+  /\ Step(b, Spread(brk[b], b, FALSE), net)
   /\ UNCHANGED plain
 
-Next == Submit \/ SayPlain \/ (\E l \in Links : Receive(l[1], l[2])) \/ \E b \in Brokers : Later(b)
+Next == Submit \/ SayPlain \/ (\E l \in Links : Receive(l[1], l[2])) \/ \E b \in Brokers : GiveUp(b)
 Spec == Init /\ [][Next]_vars
 
 (***************************************************************************)
@@ -281,7 +295,7 @@ OneOutcome == \A b, c \in Span : ~(IsCommitted(b) /\ brk[c].st = "aborted")
 \* Nobody carries out what an edge broker has refused for its clients.
 NobodyOverruled == (\E b \in Edges : brk[b].refused) => \A b \in Span : ~IsCommitted(b)
 
-Quiet == (\A l \in Links : net[l] = <<>>) /\ \A b \in Brokers : ~ENABLED Later(b)
+Quiet == \A l \in Links : net[l] = <<>>
 
 Effect(table, ops, kinds) ==
   LET mine == {i \in 1..Len(ops) : ops[i].kind \in kinds}

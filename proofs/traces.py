@@ -1,0 +1,301 @@
+"""Runs of the real D-TX in the simulator, handed to TLC as behaviours of the specification.
+
+What is recorded is every message that one broker takes from another about a D-TX transaction, in
+the order of the run, and every Begin. TLC is asked whether `DTx.tla` has a behaviour in which just
+these messages are taken in just this order, and at whose end all brokers are at rest. What a trace
+does not show may happen in between: what a broker does of itself, and the moment at which it takes
+a client's next operation, Finish or Commit.
+
+What the specification leaves open is taken from the run: where each operation went, what triggered
+it (from the records), and which footprints conflict at which broker (from the engine itself). So
+the votes are checked against the real conflicts. Plain publications and operations are not in
+these traces; the model alone covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import networkx as nx
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.filters import Filter
+from overlay.messages import Hop, is_client
+from overlay.simulator import Tape
+from overlay.trace import Record
+from padres_tx.between import (
+    Acked,
+    Decide,
+    Decided,
+    Doom,
+    Forget,
+    Init,
+    Op,
+    Prepare,
+    Vote,
+    codec,
+)
+from padres_tx.conflicts import Footprint
+from padres_tx.dynamic import Tx
+from padres_tx.engines.d_tx import DTx
+from padres_tx.wire import Begin, Step, TxID, tx_text
+from proofs.models import D_TX
+from proofs.tlc import Checked, check, configuration
+from proofs.world import World, all_engines
+
+
+class Taken(NamedTuple):
+    """A broker has taken a message from a hop, a neighbour or (Begin only) a client."""
+
+    source: str
+    dest: str
+    message: object
+
+
+class Recorded:
+    """One run: its tree, what was taken, what was recorded, and all footprints."""
+
+    def __init__(self, tree: nx.Graph[str]) -> None:
+        self.tree = tree
+        self.taken: list[Taken] = []
+        self.records: list[Record] = []
+        self.footprints: dict[tuple[str, TxID], Footprint] = {}
+        self.ages: dict[TxID, int] = {}
+
+
+def watched(run: Recorded) -> Callable[[Broker], DTx]:
+    """The engine D-TX, unchanged, that notes down what it takes in."""
+
+    class Watched(DTx):
+        def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
+            message = codec.decode(body)
+            if not is_client(source) or isinstance(message, Begin):
+                run.taken.append(Taken(source, self.broker.name, message))
+            return super().receive(source, body, now)
+
+        def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+            run.footprints[self.broker.name, tx.id] = tx.footprint
+            run.ages[tx.id] = tx.age
+            super().begun(tx, undecided)
+
+    return Watched
+
+
+# --- the runs ---
+
+P: Final = Filter(cls="p")
+X: Final = Filter(cls="p", x=1)
+
+
+def record(seed: int) -> Recorded:
+    """Dispatching, an advertisement that attracts, and a second handover, all at once.
+
+    B1-B2-B3. E at B1 has D at B2 hand its events to A at B3; F at B3 begins to advertise what D
+    waits for, and publishes: with odd seeds what the first one hands over, so that they conflict.
+    """
+    tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3"])
+    run = Recorded(tree)
+    world = World(tree, Tape(seed=seed).choose, factories={**all_engines(), "d-tx": watched(run)})
+    for client, edge in (("A", "B3"), ("D", "B2"), ("E", "B1"), ("F", "B3")):
+        world.join(client, edge)
+    told, asked, q = Filter(cls="told"), Filter(cls="asked"), Filter(cls="q")
+    for client, kind, filter in (
+        ("E", "adv", P),
+        ("E", "adv", told),
+        ("D", "adv", asked),
+        ("D", "sub", P),
+        ("D", "sub", told),
+        ("D", "sub", q),
+        ("A", "sub", asked),
+    ):
+        world.plain(client, kind, filter)  # type: ignore[arg-type]
+        world.sim.run()
+    world.reactions["D"] = lambda point: [
+        Step("D", "tcm", point={"cls": "asked"}),
+        Step("D", "usub", X),
+    ]
+    world.reactions["A"] = lambda point: [Step("A", "sub", X)]
+    world.begin(
+        "d-tx",
+        "E",
+        [Step("E", "tcm", point={"cls": "told"}), Step("E", "pub", point={"cls": "p", "x": 1})],
+    )
+    name = "p" if seed % 2 else "q"
+    advertise = Step("F", "adv", Filter(cls=name))
+    world.begin("d-tx", "F", [advertise, Step("F", "pub", point={"cls": name})])
+    world.sim.run()
+    run.records = [record for record in world.sim.records if record.engine == "d-tx"]
+    return run
+
+
+# --- as a module ---
+
+
+class Operations:
+    """The operations of one transaction, from its records, in the order of the transaction."""
+
+    def __init__(self, name: str, records: Iterable[Record]) -> None:
+        self.numbers: dict[str, int] = {}
+        self.kind: list[str] = []
+        self.by: list[str] = []
+        self.of: list[int] = []
+        self.visits: list[list[str]] = []
+        last_adv = 0
+        for record in records:
+            if record.tx != name or record.kind not in ("apply", "match", "publish"):
+                continue
+            number = self.numbers.get(record.op_id)
+            if number is None:
+                number = self.numbers[record.op_id] = len(self.kind) + 1
+                from_client = is_client(Hop(record.source))
+                kind = {"tcm": "tcm", "adv": "adv", "uadv": "adv"}.get(record.op_kind, "op")
+                if kind == "adv":
+                    last_adv = number
+                self.kind.append(kind)
+                self.by.append(record.node if from_client else record.source)
+                frame = self.numbers[record.trigger] if record.trigger else 0
+                self.of.append(frame if from_client else last_adv)
+                self.visits.append([self.by[-1]])
+            if record.node not in self.visits[number - 1]:
+                self.visits[number - 1].append(record.node)
+
+    def text(self, touched: Callable[[str], tuple[set[str], set[str]]]) -> str:
+        """As TLA+; what is touched at a broker is put on the first operation that comes there."""
+        done: set[str] = set()
+        lines: list[str] = []
+        for kind, by, of, visits in zip(self.kind, self.by, self.of, self.visits, strict=True):
+            keys: list[str] = []
+            for broker in visits:
+                read, wrote = touched(broker) if broker not in done else (set(), set())
+                done.add(broker)
+                keys.append(f"{broker} |-> [r |-> {_set(read)}, w |-> {_set(wrote)}]")
+            lines.append(f'Op("{kind}", "{by}", {of}, [{", ".join(keys)}])')
+        return "<< " + ",\n     ".join(lines) + " >>"
+
+
+def module(run: Recorded, lines: Sequence[str]) -> str:
+    """The module `Trace`: the specification with what the run leaves it, and the log."""
+    names = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
+    by_age = sorted(run.ages, key=lambda tx: (run.ages[tx], tx))
+    edges = {t.message.tx: t.dest for t in run.taken if isinstance(t.message, Begin)}
+    doomed = {t.message.tx for t in run.taken if isinstance(t.message, Doom)}
+
+    def touched(tx: TxID) -> Callable[[str], tuple[set[str], set[str]]]:
+        def at(broker: str) -> tuple[set[str], set[str]]:
+            mine = run.footprints[broker, tx]
+            others = [other for other in names if other != tx]
+            read = {
+                f"{names[tx]} reads {names[other]}"
+                for other in others
+                if mine.reads_what(run.footprints[broker, other])
+            }
+            wrote = {
+                f"{names[other]} reads {names[tx]}"
+                for other in others
+                if run.footprints[broker, other].reads_what(mine)
+            }
+            return read, wrote
+
+        return at
+
+    def each(value: Callable[[TxID], str]) -> str:
+        return "[" + ",\n   ".join(f"{names[tx]} |-> {value(tx)}" for tx in sorted(names)) + "]"
+
+    operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    neighbours = ", ".join(f"{broker} |-> {_set(run.tree[broker])}" for broker in sorted(run.tree))
+    return f"""---- MODULE Trace ----
+EXTENDS DTxTrace
+MCNbr == [{neighbours}]
+MCTxs == {_set(names.values())}
+MCEdge == {each(lambda tx: f'"{edges[tx]}"')}
+MCAge == {each(lambda tx: str(by_age.index(tx)))}
+MCOps == {each(lambda tx: operations[tx].text(touched(tx)))}
+MCDoomAt == {each(lambda tx: "DOMAIN MCNbr" if tx in doomed else "{}")}
+MCPubs == {{}}
+MCPlains == {{}}
+MCFrom == Empty
+MCReach == Empty
+MCTouch == Empty
+MCLog == << {", ".join(lines)} >>
+====
+"""
+
+
+def log(run: Recorded) -> list[str]:
+    """What was taken, in its order, as TLA+."""
+    names = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
+    operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    #: Which operation a broker has asked a neighbour for, by the number of the request.
+    asked: dict[tuple[str, str, TxID, int], int] = {}
+    lines: list[str] = []
+    for source, dest, message in run.taken:
+        match message:
+            case Begin(tx):
+                lines.append(f'<<"begin", "{names[tx]}">>')
+                continue
+            case Init(tx, _, undecided):
+                text = f'"init", "{names[tx]}", {_set(names[other] for other in undecided)}'
+            case Op(tx, req, operation, pub):
+                if operation is not None:
+                    name = f"{operation.client}#{operation.seq}"
+                else:
+                    assert pub is not None
+                    name = f"{pub.client}:{pub.seq}"
+                number = operations[tx].numbers[name]
+                asked[source, dest, tx, req] = number
+                text = f'"op", "{names[tx]}", {number}'
+            case Acked(tx, req):
+                text = f'"acked", "{names[tx]}", {asked[dest, source, tx, req]}'
+            case Prepare(tx):
+                text = f'"prepare", "{names[tx]}"'
+            case Vote(tx, code):
+                text = f'"vote", "{names[tx]}", "{"no" if code else "yes"}"'
+            case Decide(tx, committed):
+                text = f'"decide", "{names[tx]}", {"TRUE" if committed else "FALSE"}'
+            case Decided(tx):
+                text = f'"decided", "{names[tx]}"'
+            case Forget(tx):
+                text = f'"forget", "{names[tx]}"'
+            case Doom(tx):
+                text = f'"doom", "{names[tx]}"'
+            case _:
+                raise NotImplementedError(f"{message} is not in the specification")
+        lines.append(f'<<"{source}", "{dest}", <<{text}>>>>')
+    return lines
+
+
+def _set(names: Iterable[str]) -> str:
+    return "{" + ", ".join(f'"{name}"' for name in sorted(names)) + "}"
+
+
+def validate(run: Recorded, lines: Sequence[str]) -> tuple[bool, Checked]:
+    """Whether the specification has a behaviour with this log. Raises what `check` raises."""
+    config = configuration(
+        [*D_TX.constants.split(), "Log"], "AllRules", ["NotAccepted"], specification="TraceSpec"
+    )
+    checked = check("Trace", config, {"Trace": module(run, lines)})
+    return checked.violated == "NotAccepted", checked
+
+
+# --- what must be rejected ---
+
+
+def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
+    """The same log with one thing wrong in it, by what that is."""
+    wrong: dict[str, list[str]] = {}
+    vote = max(at for at, line in enumerate(lines) if '"vote"' in line)
+    yes = '"yes"' in lines[vote]
+    turned = lines[vote].replace(*(('"yes"', '"no"') if yes else ('"no"', '"yes"')))
+    wrong["a vote turned round"] = [*lines[:vote], turned, *lines[vote + 1 :]]
+    ack = next(at for at, line in enumerate(lines) if '"acked"' in line)
+    wrong["an acknowledgement left out"] = [*lines[:ack], *lines[ack + 1 :]]
+    prepare = next(at for at, line in enumerate(lines) if '"prepare"' in line)
+    link = lines[prepare].partition(", <<")[0]
+    before = max(at for at in range(prepare) if lines[at].startswith(link))
+    swapped = list(lines)
+    swapped[before], swapped[prepare] = lines[prepare], lines[before]
+    wrong["a Prepare that overtakes"] = swapped
+    return wrong
