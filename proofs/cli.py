@@ -19,9 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from padres_tx.cli.common import WrongInput
+from padres_tx.state import default_directory
 
 #: Failing runs that are told of one by one; what fails more often fails for one of these reasons.
 SHOWN_FAILURES = 3
+
+#: Failing runs of each engine that are made smaller; it takes up to half a minute for each.
+SHRUNK_FAILURES = 1
+
+#: No overlay can have this name, so no overlay's logs will be in there.
+TAPES = ".tapes"
 
 #: Brokers and clients of one run: far beyond what one learns from, and a run still takes seconds.
 SIZE_LIMIT = 64
@@ -113,9 +120,9 @@ Examples:
 @click.option(
     "--tapes",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
     metavar="DIR",
-    help="Where tapes of failing runs are written. [default: here]",
+    help="Where tapes of failing runs are written. [default: .tapes beside the state of overlays, "
+    "$PADRES_TX_STATE or ~/.local/state/padres-tx]",
 )
 def sim(
     *,
@@ -131,7 +138,7 @@ def sim(
     replay: int | None,
     tape: Path | None,
     trace: Path | None,
-    tapes: Path,
+    tapes: Path | None,
 ) -> None:
     """Run random overlays in virtual time, and check what came of every run.
 
@@ -156,7 +163,8 @@ def sim(
     elif trace is not None:
         raise WrongInput("--trace is for one run: it needs --replay or --tape")
     else:
-        _run_all(shapes, range(first, first + seeds), jobs, tapes, as_json=as_json)
+        where = tapes if tapes is not None else default_directory() / TAPES
+        _run_all(shapes, range(first, first + seeds), jobs, where, as_json=as_json)
 
 
 # --- many ---
@@ -182,8 +190,11 @@ def _run_all(shapes: Sequence[Any], seeds: range, jobs: int, tapes: Path, *, as_
     failed = False
     for shape, tally in zip(shapes, tallies, strict=True):
         failed |= bool(tally.failures)
-        for failure in tally.failures[:SHOWN_FAILURES]:
-            _tell(shape, failure, tapes)
+        for shown, failure in enumerate(tally.failures[:SHOWN_FAILURES]):
+            click.echo(f"\nseed {failure.seed}: {_line(failure.anomalies[0])}", err=True)
+            click.echo(f"  replay it: {command(shape, failure.seed)}", err=True)
+            if shown < SHRUNK_FAILURES:
+                _shrink(shape, failure, tapes)
     if failed:
         raise SystemExit(1)
 
@@ -221,22 +232,20 @@ def _table(tallies: Sequence[Any]) -> Table:
     return shown
 
 
-def _tell(shape: Any, failure: Any, tapes: Path) -> None:
-    """Say how a failing run is seen again, and make it smaller."""
+def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
+    """Make a failing run smaller, and say where it is."""
     from proofs.sim import smaller
 
-    anomaly = failure.anomalies[0]
-    click.echo(f"\nseed {failure.seed}: {_line(anomaly)}", err=True)
-    click.echo(f"  replay it: {command(shape, failure.seed)}", err=True)
-    path = tapes / f"{shape.engine}-{failure.seed}.tape"
-    found = smaller(shape, failure.seed, anomaly)
+    sizes = f"{shape.brokers}-{shape.clients}-{shape.transactions}"
+    path = tapes / f"{shape.engine}-{sizes}-seed-{failure.seed}.tape"
+    found = smaller(shape, failure.seed, failure.anomalies[0])
     try:
         tapes.mkdir(parents=True, exist_ok=True)
         found.write(path)
     except OSError as error:
         raise WrongInput(f"the tape cannot be written: {error}") from None
-    name = shlex.quote(str(path))
-    click.echo(f"  made smaller: padres-tx sim --tape {name}", err=True)
+    parts = f"{found.parts} of {failure.parts} parts" if failure.parts else "smaller"
+    click.echo(f"  with {parts}: padres-tx sim --tape {shlex.quote(str(path))}", err=True)
 
 
 def command(shape: Any, seed: int) -> str:

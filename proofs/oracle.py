@@ -83,6 +83,7 @@ class Oracle:
     advertised: dict[str, list[Said]] = field(default_factory=dict)
     subscribed: dict[str, list[Said]] = field(default_factory=dict)
     numbers: Counter[str] = field(default_factory=Counter)
+    _ways: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
 
     def join(self, client: str, edge: str) -> None:
         self.edges[client] = edge
@@ -125,12 +126,19 @@ class Oracle:
     def _attracted(self, broker: str, client: str, word: Said) -> bool:
         """Whether the broker lies between the client and somebody who may publish for it."""
         return any(
-            broker in nx.shortest_path(self.tree, self.edges[client], self.edges[publisher])
+            broker in self._way(self.edges[client], self.edges[publisher])
             and reaches(live(said), word.filter)
             for publisher, said in self.advertised.items()
         )
 
     def _line(self, broker: str, client: str, word: Said) -> Line:
         edge = self.edges[client]
-        hop = f"@{client}" if broker == edge else nx.shortest_path(self.tree, broker, edge)[1]
+        hop = f"@{client}" if broker == edge else self._way(broker, edge)[1]
         return Line(client, word.seq, word.kind, format_filter(word.filter), hop)
+
+    def _way(self, one: str, other: str) -> list[str]:
+        """The brokers from one to another; the tree stays as it is."""
+        way = self._ways.get((one, other))
+        if way is None:
+            way = self._ways[one, other] = nx.shortest_path(self.tree, one, other)
+        return way

@@ -45,6 +45,8 @@ class Result(NamedTuple):
     aborts: int
     anomalies: list[Anomaly]
     digest: str
+    #: Of what can be left out of it, how much there was: clients, operations, faults, ...
+    parts: int = 0
 
 
 class Report(msgspec.Struct):
@@ -66,6 +68,8 @@ class TapeFile(msgspec.Struct):
 
     shape: Shape
     choices: list[int]
+    #: How much is left in it that can be left out.
+    parts: int = 0
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.encode(self) + b"\n")
@@ -80,7 +84,7 @@ def play(run: Run) -> list[Anomaly]:
     """Let a run happen, and say what is wrong with it."""
     try:
         run.go(STEP_LIMIT)
-        return [*Judge(run).anomalies(), *check(run.history())]
+        return [*check(run.history()), *Judge(run).anomalies()]
     except NeverSettles as error:
         return [Anomaly("undecided", run.shape.engine, "", str(error))]
     except Exception as error:  # Whatever it is: a core has failed, or a judge, and that is news.
@@ -94,7 +98,8 @@ def result(run: Run, seed: int) -> Result:
     anomalies = play(run)
     judge = Judge(run)
     sim = run.world.sim
-    return Result(seed, sim.steps, judge.commits, judge.aborts, anomalies, sim.digest)
+    parts = len(run.program.parts)
+    return Result(seed, sim.steps, judge.commits, judge.aborts, anomalies, sim.digest, parts)
 
 
 def batch(shape: Shape, seeds: Sequence[int]) -> list[Result]:
@@ -169,4 +174,5 @@ def smaller(shape: Shape, seed: int, anomaly: Anomaly) -> TapeFile:
     fails = fails_like(shape, anomaly)
     first = fails(shape.sizes, seed)
     assert first is not None, "the same run must fail in the same way"
-    return TapeFile(shape, list(shrink(first, fails).choices))
+    least = shrink(first, fails)
+    return TapeFile(shape, list(least.choices), len(least.parts))
