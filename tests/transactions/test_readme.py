@@ -1,0 +1,47 @@
+"""What the README shows of transactions runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from padres_tx.inprocess import InProcessOverlay
+from tests.transactions.client_cast import assert_at_rest, asynchronous, numbers
+
+README = Path(__file__).parents[2] / "README.md"
+JOBS = "[class,eq,'job']"
+
+
+def functions() -> dict[str, Any]:
+    """All that the section on transactions defines."""
+    section = README.read_text().partition("\n## Transactions\n")[2].partition("\n## ")[0]
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(block, names)
+    return names
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@asynchronous
+async def test_the_example_moves_a_job_and_nothing_else(planned: bool) -> None:
+    overlay = InProcessOverlay("three")
+    async with (
+        overlay.connect_async("shop", at="B1") as shop,
+        overlay.connect_async("dispatcher", at="B2") as dispatcher,
+        overlay.connect_async("worker", at="B3") as worker,
+    ):
+        await shop.advertise(JOBS)
+        await dispatcher.subscribe(JOBS)
+        if planned:
+            await worker.advertise("[class,eq,'take']")
+            await dispatcher.subscribe("[class,eq,'take']")
+            await functions()["take_over_planned"](worker)
+        else:
+            await functions()["take_over"](worker, dispatcher)
+        for order in (7, 8):
+            await shop.publish({"class": "job", "order": order, "n": order})
+        assert (await numbers(worker), await numbers(dispatcher)) == ([7], [8])
+        assert_at_rest(overlay)
