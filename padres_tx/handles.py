@@ -142,6 +142,9 @@ class Acting:
     def drained(self) -> Awaited[None]:
         """Await it to know that no publication from before the commit will come any more.
 
+        Every broker has a say in that: while one is away, this waits. Give it a time limit
+        (`asyncio.timeout`) if you would rather go on without knowing.
+
         Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
         """
         return Awaited(self._client._watch(self.tx).drained)
@@ -331,13 +334,19 @@ class Attempts:
         self._again = True
         self._attempt: Transaction | None = None
 
+    if not TYPE_CHECKING:  # Which finds such mistakes itself.
+
+        def __getattr__(self, name: str) -> Any:
+            raise not_entered(self, name)
+
     # --- one attempt ---
 
     async def __aenter__(self) -> Transaction:
         if self._retries:
             raise TypeError(
-                "a block cannot be run twice: use `async for tx in client.transaction(...)` "
-                "and `async with tx` for retries, or client.transact(function)"
+                "a block cannot be run twice: for retries use `async for tx in "
+                "client.transaction(...)` and in it `async with tx` (in blocking code `for` and "
+                "`with`), or client.transact(function)"
             )
         if self._attempt is not None:
             raise TransactionFinished("this transaction was entered already; begin another one")
@@ -383,6 +392,14 @@ class Attempts:
         self._again = lost and self._losses < self._retries
         self._losses += lost
         return self._again
+
+
+def not_entered(attempts: object, name: str) -> AttributeError:
+    """What to tell who acts in a transaction to be, instead of in what entering it gives."""
+    text = f"{type(attempts).__name__!r} object has no attribute {name!r}"
+    if hasattr(Transaction, name):
+        text = f"the transaction has not begun: enter it, as in `with ... as tx`, and use tx.{name}"
+    return AttributeError(text)
 
 
 def as_payload(payload: bytes, json: Any) -> bytes:

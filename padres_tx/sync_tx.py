@@ -22,7 +22,7 @@ import concurrent.futures
 import contextvars
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -102,6 +102,8 @@ class Acting(Generic[A]):
 
     def wait_drained(self, timeout_s: float | None = None) -> None:
         """Wait until no publication from before the commit will come any more.
+
+        Every broker has a say in that: while one is away, this waits, unless there is a time-out.
 
         Raises TransactionAborted, ConnectionLost, TimeoutError; TransactionError if the engine
         does not tell.
@@ -201,6 +203,11 @@ class Attempts:
     def __init__(self, client: Transacting, attempts: handles.Attempts) -> None:
         self._client = client
         self._attempts = attempts
+
+    if not TYPE_CHECKING:  # Which finds such mistakes itself.
+
+        def __getattr__(self, name: str) -> Any:
+            raise handles.not_entered(self, name)
 
     def __enter__(self) -> Transaction:
         return Transaction(self._client, self._client._run(self._attempts.__aenter__()))

@@ -113,6 +113,11 @@ async def test_terms_that_are_none() -> None:
         for retries in (-1, 1.5, "3", None):
             with pytest.raises(ValueError, match="retries cannot be"):
                 e.transaction("d-tx", retries=retries)  # type: ignore[arg-type]
+        for name in ("sub", "commit", "id"):
+            with pytest.raises(AttributeError, match=f"has not begun: .* use tx.{name}"):
+                getattr(e.transaction("d-tx"), name)
+        with pytest.raises(AttributeError, match="no attribute 'subb'"):
+            e.transaction("d-tx").subb(P1)
         with pytest.raises(TypeError, match="a handler is a function"):
             d.on_tcm(None, "dispatch")  # type: ignore[arg-type]
 
