@@ -366,7 +366,8 @@ class Dynamic:
             if clients:
                 return f"{', '.join(clients)} to finish what a tcm asked for"
             under_way = len(tx.tasks.under_way())
-            return f"{under_way} operations under way" if under_way else "its coordinator"
+            plural = "s" if under_way > 1 else ""
+            return f"{under_way} operation{plural} under way" if under_way else "its coordinator"
         if tx.status == "preparing" and tx.verdict is None:
             return "the decision of transactions that it conflicts with"
         if tx.awaited:

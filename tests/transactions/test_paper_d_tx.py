@@ -561,7 +561,7 @@ def test_a_deadline_ends_it_with_what_it_has_waited_for(engine: str) -> None:
     assert one.timers[key] == 2.5
     said = one.ring(key)
     ended = of_kind(said, Ended, "@D")[0]
-    assert ended.code == "deadline" and "1 operations under way" in ended.reason
+    assert ended.code == "deadline" and "1 operation under way" in ended.reason
     assert decisions(said) == [("B1", False)]
 
 
