@@ -12,7 +12,9 @@ is copied: entries carry versions, and the snapshot is a view.
 - otherwise yes. What does not conflict never waits.
 
 **Plain operations** count as committed when they arrive. One that conflicts with a transaction
-that is prepared or waits here is held until the decision, and those behind it queue.
+that is prepared or waits here is held until the decision, and those behind it queue. One that a
+neighbour had carried out before it voted, and that is held here, has been seen by the transaction
+there and not here: the transaction loses.
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some
@@ -36,7 +38,7 @@ from overlay.errors import ProtocolError
 from overlay.messages import Hop, Leave, Operation
 from overlay.routing import Outcome, Scope
 from overlay.versions import Seen
-from padres_tx.between import Fence, Fenced
+from padres_tx.between import Fence, Fenced, Vote
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
 from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.wire import Begin, TxID, tx_text
@@ -107,6 +109,18 @@ class DTx(Dynamic):
                     return self._lost(tx_text(other_tx.id), filter)
                 younger = True
         return None if younger else YES
+
+    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+        """A yes of a neighbour counts if all that came from it before could be carried out here."""
+        tx = self.txs.get(vote.tx)
+        if tx is not None and tx.open and not vote.code:
+            for came_from, message in self.broker.held:
+                if came_from == source:
+                    held = of_plain(self.routing, source, message, self.broker.versions.view())
+                    if filter := tx.footprint.conflict(held):
+                        lost = self._lost(f"a plain operation of {message.client}", filter)
+                        return super()._vote(source, Vote(vote.tx, *lost), now)
+        return super()._vote(source, vote, now)
 
     @staticmethod
     def _lost(against: str, filter: Any) -> Verdict:

@@ -437,6 +437,31 @@ def test_a_plain_operation_waits_for_a_prepared_one_that_it_conflicts_with() -> 
     assert one.wanted_by(class_="p") == ["@D"]
 
 
+def test_a_neighbours_yes_does_not_count_when_it_was_ahead() -> None:
+    """What is held here, and was carried out there before the vote, was seen there only."""
+    one = middle()
+    one.behind("B3", "F3")
+    one.knows("B3", "F3", "sub", P)
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", Prepare(TX))
+    assert one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,))) == []
+    vote = of_kind(one.hear("B3", Vote(TX)), Vote)[0]
+    assert vote.code == "conflict" and "a plain operation of F3" in vote.reason
+
+
+def test_a_neighbours_yes_counts_when_it_voted_first() -> None:
+    one = middle()
+    one.behind("B3", "F3")
+    one.knows("B3", "F3", "sub", P)
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", Prepare(TX))
+    assert of_kind(one.hear("B3", Vote(TX)), Vote) == [Vote(TX)]
+    assert one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,))) == []
+    assert one.wanted_by(class_="p") == ["B3"]
+
+
 # --- the commit round ---
 
 
