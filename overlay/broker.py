@@ -92,7 +92,10 @@ class Engine(Protocol):
         ...
 
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
-        """A neighbour has begun a new life and knows of no transaction."""
+        """A neighbour has begun a new life and knows of no transaction.
+
+        The clients behind it are gone from the tables.
+        """
         ...
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
@@ -230,8 +233,6 @@ class Broker(Recorder):
         """
         source = Hop(neighbour)
         effects: list[Effect] = []
-        for engine in self.engines.values():
-            effects += engine.link_reset(source, now)
         for task in self._tasks.under_way():
             if task.origin == source:
                 task.req = 0
@@ -243,6 +244,9 @@ class Broker(Recorder):
             left = self._forget(source, Leave(client, self.routing.crt[client].edge), now)
             # What would be taken back from it, its new life has never had.
             effects += [e for e in left if not (isinstance(e, Send) and e.hops == (source,))]
+        # Only now: what the engines do about it must not be meant for its former life.
+        for engine in self.engines.values():
+            effects += engine.link_reset(source, now)
         for client, home in sorted(self.routing.crt.items()):
             effects.append(Send((source,), Join(0, client, home.edge)))
         for hop in sorted(self.routing.srt):

@@ -177,6 +177,8 @@ class Tx:
         self.voted = False
         self.doomed = False
         self.forgotten = False
+        #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
+        self.orphan = False
         self.footprint = Footprint()
         self.frames: dict[tuple[Hop, int], Frame] = {}
         #: What this broker has asked of others and of clients in it.
@@ -220,7 +222,7 @@ class Dynamic:
             Init: self._init,
             Op: self._op,
             Acked: self._acked,
-            Prepare: self._prepare,
+            Prepare: self._asked_to_vote,
             Vote: self._vote,
             Decide: self._decide_here,
             Decided: self._decided,
@@ -312,8 +314,12 @@ class Dynamic:
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             reason = f"broker {neighbour} was restarted"
-            if tx.open and tx.upstream == neighbour:
-                effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+            if tx.upstream == neighbour:
+                tx.orphan = True
+                if tx.open:
+                    effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+                else:
+                    effects += self._acknowledge(tx, now)
             elif tx.open:
                 effects += self.doom(tx, "broker", reason, now)
             elif neighbour in tx.awaited:
@@ -586,6 +592,13 @@ class Dynamic:
         """The coordinator wants the commit and all operations are done: ask for the votes."""
         return self._prepare(tx.upstream, Prepare(tx.id), now)
 
+    def _asked_to_vote(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self.txs.get(prepare.tx)
+        if tx is None or tx.upstream != source:
+            # This broker was restarted since it began.
+            return self.send((source,), Vote(prepare.tx, "broker", f"{self.broker.name} forgot it"))
+        return self._prepare(source, prepare, now)
+
     def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
         tx = self._known(prepare.tx, source)
         if not tx.open:
@@ -699,9 +712,11 @@ class Dynamic:
         """When all behind this broker have the decision, say so; at the edge, that was all."""
         if tx.awaited or tx.forgotten:
             return []
-        if not tx.at_edge:
+        if not tx.at_edge and not tx.orphan:
             return self.send((tx.upstream,), Decided(tx.id))
-        effects = [self.tell(tx.upstream, Applied(tx.id))] if tx.status == "committed" else []
+        effects: list[Effect] = []
+        if tx.at_edge and tx.status == "committed":
+            effects.append(self.tell(tx.upstream, Applied(tx.id)))
         return [*effects, *self._forget(tx.upstream, Forget(tx.id), now)]
 
     def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:

@@ -123,6 +123,8 @@ class Tx:
         self.id = plan.tx
         self.steps = plan.steps
         self.edges = plan.edges
+        #: Clients that were behind a broker that has lost its memory.
+        self.lost: set[str] = set()
         self.upstream = upstream
         self.began_at = now
         self.status = "planned"
@@ -207,13 +209,18 @@ class STx:
         return []
 
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
-        """A neighbour has lost its memory: what is not decided is aborted."""
+        """A neighbour has lost its memory: what is not decided is aborted.
+
+        What is committed is carried out without the clients behind it, which are gone.
+        """
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             if neighbour not in tx.span:
                 continue
             reason = f"broker {neighbour} was restarted"
             tx.span = tuple(hop for hop in tx.span if hop != neighbour)
+            # They may be back before the decision comes, but know nothing of this any more.
+            tx.lost.update(name for name in tx.edges if ClientName(name) not in self.routing.crt)
             if tx.open and (tx.at_edge or tx.upstream == neighbour):
                 effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
             elif tx.open:
@@ -221,6 +228,9 @@ class STx:
                 effects += self._send((tx.upstream,), refused)
             else:
                 tx.awaited.discard(neighbour)
+                for at in tx.order if tx.status == "committed" else ():
+                    if at not in tx.handled and not self._home(tx, at):
+                        effects += self._complete(neighbour, Complete(tx.id, at), now)
                 effects += self._acknowledge(tx, now)
         return effects
 
@@ -463,14 +473,19 @@ class STx:
         if step.kind in ("pub", "tcm"):
             tx.handled.add(at)
             return self._publish(tx, at, now)
+        source = self._home(tx, at)
+        if source is None:  # A broker was lost, and the client with it: nobody else will say so.
+            tx.handled.add(at)
+            return self._send(tx.span, Complete(tx.id, at))
         here = tx.edges[step.client] == self.broker.name
         if step.kind in ("adv", "uadv") and not here:
             return []  # Its own edge broker sends it out, and says when it is complete.
-        source = self.routing.crt[ClientName(step.client)].hop
         return self.broker.submit(self.name, source, tx.operations[at], (tx, at), now)
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         tx, at = context
+        if self._home(tx, at) is None:
+            return self._complete(Hop(""), Complete(tx.id, at), now)  # It has waited too long.
         name, after = tx_text(tx.id), self._before(tx, at)
         if operation.kind in ("adv", "uadv"):
             return self.broker.start(
@@ -585,6 +600,12 @@ class STx:
         return effects
 
     # --- small things ---
+
+    def _home(self, tx: Tx, at: int) -> Hop | None:
+        """Where a step's client is; None if it was lost with a broker."""
+        client = tx.steps[at].client
+        home = self.routing.crt.get(ClientName(client))
+        return home.hop if home and client not in tx.lost else None
 
     @staticmethod
     def _before(tx: Tx, at: int) -> tuple[str, ...]:

@@ -1,0 +1,106 @@
+"""A broker that dies in the middle of transactions: the others are left with nothing half done.
+
+Brokers are not durable yet, so what is being decided in that moment may end differently on its two
+sides. But everywhere it ends: nothing waits for ever, and no mark stays in a table.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import networkx as nx
+import pytest
+
+from overlay.filters import Filter, Value
+from overlay.simulator import Tape
+from padres_tx.wire import Step
+from tests.transactions.world import World
+
+#: Runs for each engine; PADRES_TX_SEEDS gives more.
+RUNS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10
+
+CLIENTS = ("C0", "C1", "C2", "C3")
+ENGINES = ("d-tx", "d-tx-ni", "s-tx")
+
+
+class Restarted:
+    """Concurrent transactions, and a broker that lives a new life at some moment."""
+
+    def __init__(self, seed: int, engines: tuple[str, ...]) -> None:
+        self.choose = choose = Tape(seed=seed).choose
+        tree: nx.Graph[str] = nx.Graph()
+        tree.add_node("B1")
+        for n in range(2, 3 + choose(5)):
+            tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
+        brokers = sorted(tree)
+        self.world = world = World(tree, choose, trace=False)
+        for client in CLIENTS:
+            world.join(client, brokers[choose(len(brokers))])
+        for client in CLIENTS:
+            for kind, filter in (
+                ("adv", Filter({"class": "ctl"})),
+                ("sub", Filter({"class": "ctl", "to": client})),
+                ("adv", Filter({"class": "p"})),
+            ):
+                world.plain(client, kind, filter)
+                world.sim.run()
+            world.reactions[client] = lambda point, client=client: self.steps(client, 2, ctl=0)
+        for n, client in enumerate(CLIENTS[: 1 + choose(len(CLIENTS))]):
+            engine = engines[choose(len(engines))]
+            if engine == "s-tx":
+                steps = [step for c in CLIENTS for step in self.steps(c, 1, ctl=0)]
+                order = [self._after(step, at) for at, step in enumerate(steps)]
+                world.submit(client, order)
+            else:
+                fence = engine == "d-tx" and not choose(3)
+                world.begin(engine, client, self.steps(client, 3, ctl=2), fence=fence)
+            world.sim.run(until=world.sim.now + 0.001 * choose(8) * (n + 1))
+        for client in CLIENTS:
+            world.plain(client, "sub", self.filter())
+        world.sim.run(until=world.sim.now + 0.001 * choose(60))
+        world.sim.restart(brokers[choose(len(brokers))])
+        world.sim.run()
+
+    @staticmethod
+    def _after(step: Step, at: int) -> Step:
+        return Step(step.client, step.kind, step.filter, step.point, after=(at - 1,) if at else ())
+
+    def filter(self) -> Filter:
+        low = self.choose(3)
+        return Filter({"class": "p", "x": (low, low + self.choose(3))})
+
+    def steps(self, client: str, most: int, *, ctl: int) -> list[Step]:
+        found = []
+        for _ in range(1 + self.choose(most)):
+            kind: Any = ("sub", "adv", "pub", "sub", "tcm", "tcm")[self.choose(4 + ctl)]
+            point: dict[str, Value] = {"class": "p", "x": self.choose(3)}
+            if kind == "tcm":
+                point = {"class": "ctl", "to": CLIENTS[self.choose(len(CLIENTS))]}
+            if kind in ("pub", "tcm"):
+                found.append(Step(client, kind, point=point))
+            else:
+                found.append(Step(client, kind, self.filter()))
+        return found
+
+    def leftovers(self) -> list[str]:
+        found = []
+        for name, broker in self.world.sim.brokers.items():
+            if not broker.at_rest:
+                found.append(f"{name} is not at rest")
+            if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:
+                found.append(f"marks are left at {name}")
+            for engine in broker.engines.values():
+                found += [f"{name} knows {tx}" for tx in getattr(engine, "txs", ())]
+                found += [f"{name} reserves {tx}" for tx in getattr(engine, "reserved", ())]
+        return found
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "mixed"])
+def test_what_a_broker_leaves_behind_comes_to_an_end_everywhere(engine: str) -> None:
+    for seed in range(RUNS):
+        try:
+            left = Restarted(seed, ENGINES if engine == "mixed" else (engine,)).leftovers()
+        except Exception as error:
+            raise AssertionError(f"{engine}, seed {seed}: {error!r}") from error
+        assert not left, f"{engine}, seed {seed}: {left}"
