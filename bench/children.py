@@ -108,3 +108,11 @@ def cpu_s(pid: int) -> float:
     """The CPU time that a process has used, user and system, all threads, to the nanosecond."""
     # What clock_getcpuclockid(3) computes on Linux; /proc/PID/stat counts in ticks of 10 ms.
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def rss_mb(pid: int) -> float:
+    """The resident memory of a process; on Linux."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise CheckFailed(f"process {pid} has ended")

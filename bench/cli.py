@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from bench.chain import chain
+from bench.clients import clients
 from bench.hop import hop
 from bench.match import match
 from bench.path import path
+from bench.start import start
 
 
 @click.group()
@@ -19,3 +21,5 @@ bench.add_command(match)
 bench.add_command(hop)
 bench.add_command(chain)
 bench.add_command(path)
+bench.add_command(clients)
+bench.add_command(start)

@@ -168,7 +168,10 @@ class Linked(Frames):
         return messages
 
     def attend(self) -> None:
-        if select.select([self], [], [], 0)[0]:
+        # Not select(2): a crowd has more connections than it can look at.
+        incoming = select.poll()
+        incoming.register(self, select.POLLIN)
+        if incoming.poll(0):
             self._take_in()
         self._flush(idle=True)
 

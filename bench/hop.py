@@ -115,8 +115,8 @@ def _start(stage: Stage, directory: Path, subscriptions: int) -> dict[str, Way]:
     """The three processes with their ends connected."""
     others = not_matching(subscriptions)
     neighbours = [SOURCE, TARGET, OTHER] if others else [SOURCE, TARGET]
-    forwarding = _broker(stage, directory, "forwarding", neighbours)
-    edge = _broker(stage, directory, "edge", [])
+    forwarding = lone_broker(stage, directory, "forwarding", neighbours)
+    edge = lone_broker(stage, directory, "edge", [])
     [(relay, relay_port)] = stage.relays(1)
     port, edge_port = int(forwarding.ready()), int(edge.ready())
     ends = [
@@ -140,7 +140,7 @@ def _start(stage: Stage, directory: Path, subscriptions: int) -> dict[str, Way]:
     }
 
 
-def _broker(stage: Stage, directory: Path, name: str, neighbours: list[str]) -> Child:
+def lone_broker(stage: Stage, directory: Path, name: str, neighbours: list[str]) -> Child:
     """A broker process whose neighbours are the benchmark's own; it says its port when it is up."""
     # The broker never dials them, but a topology wants a port for everyone.
     brokers = [BrokerSpec(name=other, port=number) for number, other in enumerate(neighbours, 1)]

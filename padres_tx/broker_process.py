@@ -13,8 +13,10 @@ It must not know where other brokers run; the topology says where they listen.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import resource
 import secrets
 import sys
 from collections.abc import Callable
@@ -83,6 +85,7 @@ def run_broker(
             raise StartError(f"{name}: the topology has no port for its neighbour {other.name}")
     settings = replace(settings or Settings(), client_delay_s=topology.client_delay_ms / 1000)
 
+    _allow_connections()
     with ExitStack() as files:
         record = _tracer(files, trace_file, run)
         logs.begin(name, _log_file(files, log_file), log_level)
@@ -125,6 +128,16 @@ def run_broker(
         _any(reactor).run()
         log.info("stopped")
     return 0
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files as far as this process may: every client is one.
+
+    Shells give 1024 by default, for the sake of programs that use select(2).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # Some systems want less than they say.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _any(value: Any) -> Any:
