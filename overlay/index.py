@@ -194,17 +194,36 @@ class Index(Generic[E]):
                     found.add(hop)
                     witnesses[hop] = record
             branches = node.branches
-            if branches is not None and not (found and branches.hops.keys() <= found):
-                for hop, group in branches.reach(point, stack):
-                    if hop in found:
+            if branches is not None and (
+                len(branches.hops) > len(found) or not branches.hops.keys() <= found
+            ):
+                # `Branches.reach`, whose calls would take more time than what they do.
+                parts = branches.parts
+                for name in point if len(point) < len(parts) else parts:
+                    part = parts.get(name)
+                    value = get(name)
+                    if part is None or value is None:
                         continue
-                    for record in group:
-                        if record.rest(get, record.values) and (
-                            not marked or is_visible(record.entry, view)
-                        ):
-                            found.add(hop)
-                            witnesses[hop] = record
-                            break
+                    if value.__class__ is not bool:
+                        child = part.equal.get(value)
+                        if child is not None:
+                            stack.append(child)
+                        if not (part.cells or part.prefixes or part.present):
+                            continue
+                        part.reach_unequal(value, stack)
+                    else:
+                        part.reach(value, stack)
+                if branches.ladders or branches.piles:
+                    for hop, group in branches.groups(point):
+                        if hop in found:
+                            continue
+                        for record in group:
+                            if record.rest(get, record.values) and (
+                                not marked or is_visible(record.entry, view)
+                            ):
+                                found.add(hop)
+                                witnesses[hop] = record
+                                break
             if not stack:
                 return sorted(found) if len(found) > 1 else list(found)
             node = stack.pop()

@@ -292,9 +292,10 @@ class Branches(Generic[T]):
             if part is not None and value is not None:
                 part.reach(value, stack)
         # Most nodes have neither; they are spared the generator.
-        return self._groups(point) if self.ladders or self.piles else ()
+        return self.groups(point) if self.ladders or self.piles else ()
 
-    def _groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
+    def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
+        """What can match the point of that which is not sorted by attributes, by hop."""
         for end, ladder in self.ladders.items():
             value = point.get(end.name)
             if value is not None and KIND_OF[type(value)] == end.kind:
@@ -444,6 +445,11 @@ class _Part(Generic[T]):
         node = self.equal.get(_BOOLEAN_KEYS[value] if kind is bool else value)
         if node is not None:
             stack.append(node)
+        self.reach_unequal(value, stack)
+
+    def reach_unequal(self, value: Any, stack: list[Node[T]]) -> None:
+        """The same without equal values."""
+        kind = value.__class__
         if self.cells and (kind is float or kind is int):
             for size, numbered in self.cells.items():
                 cell = value // size
