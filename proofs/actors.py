@@ -92,7 +92,7 @@ class Role(NamedTuple):
 
     opening: tuple[Act, ...] = ()
     reactions: tuple[Reaction, ...] = ()
-    #: What it goes on with when a transaction that it coordinates has ended.
+    #: What it goes on with when the first transaction that it coordinates has ended.
     after: tuple[Act, ...] = ()
     #: Whether it may be gone for good, at any moment.
     may_leave: bool = False
@@ -213,9 +213,10 @@ class Actor(NamedTuple):
             case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
                 heard = self._heard(Heard("ended", _text(told.tx), outcome))
-                if told.tx[0] != self.name:
+                opening = len(role.opening)
+                if told.tx[0] != self.name or any(at >= opening for _, at in self.begun):
                     return heard, []
-                return heard._act(role, range(len(role.opening), len(role.acts)))
+                return heard._act(role, range(opening, len(role.acts)))
             case Drained():
                 return self._heard(Heard("drained", _text(told.tx))), []
         return self, []

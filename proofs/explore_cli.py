@@ -164,6 +164,8 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
                 click.echo(f"{at:4}. {line}")
             for finding in result.findings:
                 click.echo(f"{finding.kind}: {finding.text}")
+            for kind in dict.fromkeys(anomaly.kind for anomaly in result.checked):
+                click.echo(f"the checkers of any run also find: {kind}")
         elif result.exhausted:
             click.echo("all interleavings were seen, and nothing is wrong in any of them")
         else:

@@ -19,14 +19,19 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeAlias
 
-from proofs.network import Move, Network, State
+from proofs.checkers import Anomaly, check
+from proofs.network import Move, State
 from proofs.nodes import BrokerNode
+from proofs.retrace import history
 from proofs.scenario import Scenario, Stage, set_up
 from proofs.verdict import Finding, Judge
 
 #: States after which an exploration is given up unless more are asked for: some minutes, and a
 #: gigabyte.
 STATE_LIMIT = 2_000_000
+
+#: Ends that the checkers of any run look at too; the judge looks at all.
+CHECKED_ENDS = 300
 
 
 @dataclass
@@ -48,17 +53,23 @@ class Result:
     #: The moves that lead to the first anomaly, and where.
     path: list[tuple[State, Move]] = field(default_factory=list)
     stage: Stage | None = None
+    #: What the checkers of any run say to the one that leads to the anomaly.
+    checked: list[Anomaly] = field(default_factory=list)
 
     @property
     def states_per_s(self) -> float:
         return self.states / self.seconds if self.seconds else 0.0
 
     @property
+    def expected(self) -> tuple[str, ...]:
+        """The kinds of anomalies, one of which must be found; none, if there must be none."""
+        return self.scenario.rules[self.rules].expected
+
+    @property
     def as_expected(self) -> bool:
-        expected = self.scenario.rules[self.rules].expected
-        if not expected:
+        if not self.expected:
             return self.exhausted and not self.findings
-        return any(finding.kind in expected for finding in self.findings)
+        return any(finding.kind in self.expected for finding in self.findings)
 
 
 #: Told now and then how many states were met, and after how many moves.
@@ -76,7 +87,7 @@ def explore(
     began = perf_counter()
     result = Result(scenario, rules)
     stage = result.stage = set_up(scenario, scenario.rules[rules])
-    search = Search(stage.network, stage.start, Judge(scenario, stage.network))
+    search = Search(stage, Judge(scenario, stage.network))
     search.run(result, limit, watch)
     result.seconds = perf_counter() - began
     return result
@@ -85,10 +96,11 @@ def explore(
 class Search:
     """Breadth first, with the way back from each state to the first."""
 
-    def __init__(self, network: Network, start: State, judge: Judge) -> None:
-        self._network = network
+    def __init__(self, stage: Stage, judge: Judge) -> None:
+        self._stage = stage
+        self._network = stage.network
         self._judge = judge
-        self._states: dict[State, int] = {start: 0}
+        self._states: dict[State, int] = {stage.start: 0}
         self._parents = array("q", [-1])
         self._moves: list[Move | None] = [None]
         self._hash = hashlib.sha256()
@@ -105,9 +117,8 @@ class Search:
                 moves = network.moves(state)
                 if not moves:
                     result.ends += 1
-                    result.findings = self._judge.findings(state)
+                    self._look_at_end(state, result)
                     if result.findings:
-                        result.path = self._way_to(state)
                         break
                 for move in moves:
                     result.transitions += 1
@@ -128,6 +139,17 @@ class Search:
             for number in range(len(node)):
                 self._hash.update(node.key(number))
         result.fingerprint = self._hash.hexdigest()
+
+    def _look_at_end(self, state: State, result: Result) -> None:
+        result.findings = self._judge.findings(state)
+        if not result.findings and (result.expected or result.ends > CHECKED_ENDS):
+            return
+        path = self._way_to(state)
+        result.checked = check(history(self._stage, path))
+        if result.checked and not result.findings:
+            result.findings = [Finding(c.kind, c.tx, c.story) for c in result.checked]
+        if result.findings:
+            result.path = path
 
     def _meet(self, state: State, parent: int, move: Move) -> None:
         self._states[state] = len(self._parents)

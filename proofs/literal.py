@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from overlay.broker import Broker
 from overlay.effects import Effect
+from overlay.filters import Filter
+from overlay.index import View
 from overlay.messages import Hop, Leave, Operation, Version
 from overlay.routing import Outcome
+from overlay.space import Space
 from overlay.versions import Seen, Versions
 from padres_tx.between import AnyBetween, Init, Op, Prepare
 from padres_tx.compensation import inverses
@@ -62,6 +65,13 @@ class PrintedAcknowledgements(DTx):
         if task.pub is not None and not task.waiting and not task.receivers:
             return []  # It went nowhere, so nobody acknowledges it.
         return super()._finished(task, now)
+
+
+class EarlyAcknowledgements(DTx):
+    """What has been passed on counts as done, though it may make others act further on."""
+
+    def is_answered(self, operation: Operation) -> bool:
+        return False
 
 
 # --- snapshots and validation ---
@@ -201,6 +211,31 @@ class _Unstamped(Versions):
 def unstamped(broker: Broker) -> None:
     """Let every broker route plain publications on what is committed there when they come."""
     broker.versions = _Unstamped()
+
+
+# --- Definition 2.1 ---
+
+
+class _ExistsSpace(Space):
+    def reaches(
+        self, filter: Filter, view: View | None = None, *, client: str | None = None
+    ) -> bool:
+        return any(entry.positive and exists_overlap(entry.filter, filter) for entry in self)
+
+
+def exists_overlap(one: Filter, other: Filter) -> bool:
+    """Two filters overlap as soon as they do in one attribute, as the definition has it."""
+    mine, theirs = one.predicates, other.predicates
+    named = [name for name in mine if name in theirs]
+    return len(named) < len({*mine, *theirs}) or any(
+        Filter({name: mine[name]}).overlaps(Filter({name: theirs[name]})) for name in named
+    )
+
+
+def loosely_attracted(broker: Broker) -> None:
+    """Let subscriptions go wherever they overlap an advertisement in one attribute."""
+    for hop in broker.routing.neighbours:
+        broker.routing.srt[hop] = _ExistsSpace()
 
 
 # --- compensation ---

@@ -154,11 +154,38 @@ HANDOVERS = [
     ),
 ]
 
+HANDOVERS.append(
+    Scenario(
+        "triggered",
+        "(2) a D-TX advertises, which attracts a subscription, and publishes",
+        CHAIN_3,
+        {"C1": "B1", "C2": "B3"},
+        {"C1": Role((d_tx(adv("C1", P), pub("C1", class_="p")),))},
+        (("C2", "sub", P),),
+        ours(
+            early=weaker(
+                "what is passed on counts as done", "order", d_tx=literal.EarlyAcknowledgements
+            ),
+            paper=weaker(
+                "Algorithm 2, line 19 as printed",
+                "undecided",
+                "order",
+                d_tx=literal.PrintedAcknowledgements,
+            ),
+        ),
+    )
+)
+
 # --- transactions that meet ---
 
 MUTUAL: Mapping[str, Role] = {
     "A": Role((d_tx(sub("A", X), pub("A", class_="y")),)),
     "B": Role((d_tx(sub("B", Y), pub("B", class_="x")),)),
+}
+
+CROSSING: Mapping[str, Role] = {
+    "C": Role((d_tx(sub("C", X)),), after=(d_tx(usub("C", X)),)),
+    "F": Role((d_tx(),)),
 }
 
 CONFLICTS = [
@@ -191,6 +218,56 @@ CONFLICTS = [
             paper=weaker("", "cycle", d_tx=literal.PrintedIsolation),
             own_reads=weaker("", "cycle", d_tx=literal.OwnReads),
         ),
+    ),
+    Scenario(
+        "crossing-commits",
+        "(5) C subscribes in a D-TX, un-subscribes in its next; F's commit crosses the first one",
+        CHAIN_2,
+        {"C": "B2", "F": "B1", "Q": "B1"},
+        CROSSING,
+        (("Q", "adv", X),),
+        ours(
+            paper=weaker(
+                "Algorithm 1: a snapshot is named by the latest commit",
+                "ghost",
+                "divergence",
+                d_tx=literal.PrintedIsolation,
+            )
+        ),
+    ),
+    Scenario(
+        "crossing-commits-3",
+        "(5) the same on three brokers",
+        CHAIN_3,
+        {"C": "B3", "F": "B2", "Q": "B1"},
+        CROSSING,
+        (("Q", "adv", X),),
+        ours(
+            paper=weaker(
+                "Algorithm 1: a snapshot is named by the latest commit",
+                "ghost",
+                "divergence",
+                d_tx=literal.PrintedIsolation,
+            )
+        ),
+        quick=False,
+    ),
+    Scenario(
+        "crossing-commits-4",
+        "(5) the same on four brokers",
+        CHAIN_4,
+        {"C": "B4", "F": "B2", "Q": "B1"},
+        CROSSING,
+        (("Q", "adv", X),),
+        ours(
+            paper=weaker(
+                "Algorithm 1: a snapshot is named by the latest commit",
+                "ghost",
+                "divergence",
+                d_tx=literal.PrintedIsolation,
+            )
+        ),
+        quick=False,
     ),
     Scenario(
         "plain-operation",
