@@ -132,8 +132,15 @@ HANDOVERS = [
         handover("d-tx"),
         HANDOVER_HELD,
         ours(
-            unstamped=Rules(engines(), ("handover",), literal.unstamped),
-            drop_at_commit=weaker("", "handover", d_tx=literal.DropAtCommit),
+            unstamped=Rules(
+                engines(),
+                ("handover",),
+                literal.unstamped,
+                "each broker routes a plain event on what is committed there",
+            ),
+            drop_at_commit=weaker(
+                "what a commit supersedes is dropped with it", "handover", d_tx=literal.DropAtCommit
+            ),
         ),
     ),
     Scenario(
@@ -215,8 +222,16 @@ CONFLICTS = [
         MUTUAL,
         (("A", "adv", Y), ("B", "adv", X)),
         ours(
-            paper=weaker("", "cycle", d_tx=literal.PrintedIsolation),
-            own_reads=weaker("", "cycle", d_tx=literal.OwnReads),
+            paper=weaker(
+                "Algorithm 3: publications are validated, against what is committed",
+                "cycle",
+                d_tx=literal.PrintedIsolation,
+            ),
+            own_reads=weaker(
+                "own reads are validated, against what is committed or prepared",
+                "cycle",
+                d_tx=literal.OwnReads,
+            ),
         ),
     ),
     Scenario(
@@ -271,7 +286,7 @@ CONFLICTS = [
     ),
     Scenario(
         "plain-operation",
-        "(8)",
+        "(8) somebody subscribes, plainly, what a D-TX advertises",
         CHAIN_3,
         {"A": "B1", "S": "B3"},
         {
@@ -280,7 +295,11 @@ CONFLICTS = [
         },
         (),
         ours(
-            unheld=weaker("", "divergence", d_tx=literal.UnheldOperations),
+            unheld=weaker(
+                "plain operations are carried out when they come",
+                "divergence",
+                d_tx=literal.UnheldOperations,
+            ),
         ),
     ),
 ]
@@ -342,7 +361,12 @@ STATIC = [
         {"C1": Role((FIGURE_2,))},
         (("C2", "sub", P),),
         ours(
-            guess=weaker("", "order", "undecided", s_tx=literal_static.GuessedDependencies),
+            guess=weaker(
+                "Algorithm 4, corrected",
+                "order",
+                "undecided",
+                s_tx=literal_static.GuessedDependencies,
+            ),
         ),
     ),
     Scenario(
@@ -364,7 +388,12 @@ STATIC = [
         },
         (("E", "adv", MOVE), ("E", "adv", Y), ("A", "sub", MOVE), ("A", "sub", Y)),
         ours(
-            guess=weaker("", "order", "undecided", s_tx=literal_static.GuessedDependencies),
+            guess=weaker(
+                "Algorithm 4, corrected",
+                "order",
+                "undecided",
+                s_tx=literal_static.GuessedDependencies,
+            ),
         ),
     ),
 ]
@@ -381,11 +410,18 @@ COMPENSATION = [
         {"C": "B1", "Q": "B3"},
         {"C": Role((Dynamic("d-tx-ni", (sub("C", X), usub("C", X)), "abort"),))},
         (("Q", "adv", X),),
-        ours(paper=weaker("", "ghost", "divergence", d_tx_ni=literal.CompensationInOrder)),
+        ours(
+            paper=weaker(
+                "what was done is undone in the order in which it was done",
+                "ghost",
+                "divergence",
+                d_tx_ni=literal.CompensationInOrder,
+            )
+        ),
     ),
     Scenario(
         "compensation-s-tx",
-        "",
+        "(4) an S-TX that subscribes and un-subscribes for another client, and is aborted",
         CHAIN_3,
         {"C": "B1", "D": "B2", "Q": "B3"},
         {"C": Role((SUB_USUB._replace(end="abort"),))},
@@ -408,7 +444,7 @@ COMPENSATION = [
 FAULTS = [
     Scenario(
         "deadline",
-        "(11) a handover whose deadline may pass at any moment",
+        "(11) a D-TX handover whose deadline may pass at any moment",
         CHAIN_3,
         {"E": "B1", "W1": "B3", "W2": "B2"},
         handover("d-tx"),
@@ -418,7 +454,7 @@ FAULTS = [
     ),
     Scenario(
         "deadline-s-tx",
-        "(11) a handover whose deadline may pass at any moment",
+        "(11) an S-TX handover whose deadline may pass at any moment",
         CHAIN_3,
         {"E": "B1", "D": "B2", "A": "B3"},
         {"E": Role((DISPATCH,))},
@@ -473,7 +509,7 @@ FAULTS = [
     ),
     Scenario(
         "fences",
-        "(7) two that ask",
+        "(7) two conflicting D-TX that both ask for precedence",
         CHAIN_2,
         {"A": "B1", "B": "B2"},
         {
