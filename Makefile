@@ -12,6 +12,11 @@ demo: .venv/.demo
 test: .venv/.test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
+# Some minutes, on a machine with nothing else to do. To commit to the figures, README included:
+# padres-tx bench all --save --from build/bench.json
+bench: .venv/.test
+	$(BIN)/padres-tx bench all --out build/bench.json
+
 lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

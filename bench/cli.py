@@ -6,6 +6,7 @@ import click
 
 from bench.chain import chain
 from bench.clients import clients
+from bench.guard import all_benchmarks
 from bench.hop import hop
 from bench.match import match
 from bench.path import path
@@ -23,3 +24,4 @@ bench.add_command(chain)
 bench.add_command(path)
 bench.add_command(clients)
 bench.add_command(start)
+bench.add_command(all_benchmarks)

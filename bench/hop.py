@@ -40,8 +40,9 @@ from topologies import BrokerSpec, Edge, Topology
 #: How often each of the three runs; the best round counts.
 ROUNDS: Final = 7
 
-#: Of the bare relay.
-MAX_RATIO: Final = 3.0
+#: Of the bare relay; and for a publisher's edge broker, which has more to check.
+MAX_RATIO: Final = 2.5
+MAX_EDGE_RATIO: Final = 3.0
 
 #: Publications before the first round: caches fill, and the adaptive interpreter settles.
 WARM_UP: Final = 2000
@@ -199,7 +200,7 @@ def hop(*, as_json: bool, publications: int, subscriptions: int) -> None:
         return
     console = Console()
     console.print(table(row))
-    holds = max(row.ratio, row.edge_ratio) <= MAX_RATIO
+    holds = row.ratio <= MAX_RATIO and row.edge_ratio <= MAX_EDGE_RATIO
     console.print("The goals hold." if holds else "Not all goals hold.")
 
 
@@ -211,8 +212,10 @@ def table(row: Row) -> Table:
     shown.add_column("process")
     for heading in ("µs", "of the relay", "goal"):
         shown.add_column(heading, justify="right")
-    goal = f"at most {MAX_RATIO:g}"
-    shown.add_row("broker, forwarding", f"{row.broker_us:.2f}", f"{row.ratio:.2f}", goal)
-    shown.add_row("broker, publisher's edge", f"{row.edge_us:.2f}", f"{row.edge_ratio:.2f}", goal)
+    for name, us, ratio, goal in (
+        ("broker, forwarding", row.broker_us, row.ratio, MAX_RATIO),
+        ("broker, publisher's edge", row.edge_us, row.edge_ratio, MAX_EDGE_RATIO),
+    ):
+        shown.add_row(name, f"{us:.2f}", f"{ratio:.2f}", f"at most {goal:g}")
     shown.add_row("bare relay", f"{row.relay_us:.2f}", "1", "")
     return shown
