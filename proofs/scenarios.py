@@ -285,6 +285,18 @@ CONFLICTS = [
         quick=False,
     ),
     Scenario(
+        "independent",
+        "(9) two D-TX that do not conflict: neither waits, neither is aborted",
+        CHAIN_2,
+        {"A": "B1", "B": "B2"},
+        {
+            "A": Role((d_tx(sub("A", X), pub("A", class_="z")),)),
+            "B": Role((d_tx(sub("B", Y), pub("B", class_="z")),)),
+        },
+        (("A", "adv", box("z")), ("B", "adv", box("z")), ("A", "adv", Y), ("B", "adv", X)),
+        ours(),
+    ),
+    Scenario(
         "plain-operation",
         "(8) somebody subscribes, plainly, what a D-TX advertises",
         CHAIN_3,
