@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,9 @@ def load(name: str) -> ModuleType | Any:
 
     Raises UnknownEngine, which lists the known ones.
     """
+    loaded = sys.modules.get(f"{__name__}.{name.replace('-', '_')}")
+    if loaded is not None:
+        return loaded  # Looking for modules reads a directory, and every client asks.
     for module in pkgutil.iter_modules(__path__):
         if module.name == name.replace("-", "_"):
             return importlib.import_module(f"{__name__}.{module.name}")
