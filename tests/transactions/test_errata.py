@@ -192,7 +192,7 @@ def met(result: Result) -> set[str]:
 
 def test_9_only_transactions_that_conflict_delay_or_abort_each_other() -> None:
     assert met(all_is_well(SCENARIOS["independent"])) == set()
-    assert met(all_is_well(SCENARIOS["fence"])) == {"waits", "aborted"}
+    assert met(all_is_well(SCENARIOS["sub-against-adv"])) == {"waits", "aborted"}
 
 
 # --- 10 and 11: who is lost ---
