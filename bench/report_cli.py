@@ -57,16 +57,17 @@ def report(directory: Path, *, master: str | None, redraw: bool, strict: bool) -
 
 def _aggregate(directory: Path, master: str | None) -> None:
     from bench import spark_job, spark_records
-    from bench.spark import SparkError, session
+    from bench.spark import SMALL, SMALL_BYTES, SparkError, session
 
     try:
         experiment = spark_records.look_into(directory)
     except spark_records.DirectoryError as error:
         raise WrongInput(str(error)) from None
+    small = master is None and experiment.size_bytes() <= SMALL_BYTES
     console = Console(stderr=True)
     with console.status("starting Spark") as status:
         try:
-            with session(master) as spark:
+            with session(master, settings=SMALL if small else None) as spark:
                 spark_job.run(spark, experiment, status.update)
         except SparkError as error:
             raise WrongInput(str(error)) from None

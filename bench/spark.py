@@ -40,6 +40,18 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
+#: For tables of some thousand rows, in one JVM: compiling them would take longer than computing.
+SMALL: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+#: Records of an experiment up to which it is small; there compiled code begins to pay.
+SMALL_BYTES: Final = 64 * 1024 * 1024
+
+
 class SparkError(Exception):
     """Spark cannot be had; the message is one line that says what is missing."""
 

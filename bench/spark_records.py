@@ -149,6 +149,11 @@ class Experiment(NamedTuple):
         runs = self.directory / RUNS
         return any(next((runs / run["run"] / who).glob("*.jsonl"), None) for run in self.runs)
 
+    def size_bytes(self) -> int:
+        """Of all record files."""
+        runs = self.directory / RUNS
+        return sum(path.stat().st_size for path in runs.glob("*/*/*.jsonl"))
+
 
 def look_into(directory: Path) -> Experiment:
     """The runs of an experiment.
@@ -246,7 +251,7 @@ def _lines(
         bad = bad | F.col(field).isNull()
     lines = lines.join(F.broadcast(about), "run").withColumn("bad", bad)
     kept = (*schema.fieldNames(), "file", "bad", "experiment", "series")
-    return lines.select(*kept).transform(_nothing_for_missing)
+    return lines.select(*kept).transform(nothing_for_missing)
 
 
 def records_of(lines: DataFrame) -> DataFrame:
@@ -264,7 +269,7 @@ def bad_files(lines: DataFrame) -> DataFrame:
     )
 
 
-def _nothing_for_missing(lines: DataFrame) -> DataFrame:
+def nothing_for_missing(lines: DataFrame) -> DataFrame:
     """Fields that were left out, as their writers mean them."""
     filled = lines.fillna("").fillna(0)
     for field in lines.schema.fields:

@@ -1,0 +1,108 @@
+"""The page: self-contained, escaped, and readable in a real browser where there is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bench import report
+from bench.claims import HELD, MISSED, UNKNOWN, claims
+from bench.results import Results
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Page(HTMLParser):
+    """What a page asks for, and which elements it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.asks: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action") and value:
+                self.asks.append(value)
+
+
+@pytest.fixture(scope="module")
+def page(results: Results) -> Path:
+    (results.directory / report.NOTES).write_text("<script>alert('notes')</script> & more")
+    return report.write(results)
+
+
+def test_nothing_is_asked_from_a_network(page: Path) -> None:
+    found = Page(page.read_text("utf-8"))
+    assert found.tags.count("svg") == 4  # Figure 5: latency, throughput; 9: two variants.
+    assert "script" not in found.tags
+    assert all(address.startswith("#") for address in found.asks)
+    assert not re.search(r"@import|url\((?!#)", page.read_text("utf-8"))
+
+
+def test_what_files_say_is_text_and_no_markup(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "&lt;script&gt;alert(&#39;notes&#39;)&lt;/script&gt; &amp; more" in text
+
+
+def test_a_series_name_that_is_markup_or_a_formula_stays_text(results: Results) -> None:
+    evil = "<img src=x onerror=alert(1)>$\\frac{"
+    frames = {name: getattr(results, name).copy() for name in ("points", "runs")}
+    for frame in frames.values():
+        frame["series"] = frame["series"].replace("d-tx", evil)
+    changed = Results(results.directory, results.manifest, {**vars(results), **frames})
+    assert "img" not in Page(report.render(changed)).tags
+
+
+def test_made_up_records_are_called_so(page: Path) -> None:
+    assert "These records are made up" in page.read_text("utf-8")
+
+
+def test_what_could_not_be_used_is_in_it(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "Not everything could be used: 4 files or runs, 5 lines." in text
+    assert "runs/base-three-s-tx-c1-i1-r1/clients/E.1.jsonl" in text
+
+
+def test_claims_are_judged_and_planted_faults_break_one(results: Results) -> None:
+    judged = {claim.what: claim for claim in claims(results)}
+    paper = judged["S-TX against BL-WAIT with the paper's 50 ms steps, latency"]
+    assert paper.verdict == HELD and "2 repetitions" in paper.note
+    assert judged["D-TX's throughput from 20 to 40 clients"].verdict == UNKNOWN
+    assert judged["D-TX, stream: what clients sent and received"].verdict == MISSED
+    assert judged["S-TX, stream: what clients sent and received"].verdict == HELD
+
+
+def test_a_browser_shows_it(page: Path, tmp_path: Path) -> None:
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        why = f"no browser on PATH ({', '.join(BROWSERS)})"
+        if os.environ.get("PADRES_TX_BROWSER") == "required":
+            pytest.fail(why)
+        pytest.skip(why)
+    picture = tmp_path / "page.png"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,2400"]
+    # As in a cell of a train: whatever it asked for would fail, and be told.
+    options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000"]
+    dom = _run(browser, *options, "--dump-dom", page.as_uri())
+    assert dom.count("<svg") == 4
+    assert "What held, and what did not" in dom
+    _run(browser, *options, f"--screenshot={picture}", page.as_uri())
+    assert picture.stat().st_size > 20_000
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,129 @@
+"""Spark's joins and the checkers of histories agree on the same traces, planted bugs included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from bench import spark_checks, spark_traces
+from bench.spark_records import (
+    CLIENT_SCHEMA,
+    RUN_SCHEMA,
+    TRACE_SCHEMA,
+    nothing_for_missing,
+)
+from overlay import trace
+from proofs.checkers import check
+from proofs.history import History
+from proofs.judge import Judge
+from proofs.planted import BUGS
+from proofs.workload import Run, Shape
+from tests.proofs.test_planted import SEEDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+#: Clean runs of each engine beside the planted ones.
+CLEAN = range(2)
+
+ENGINES = ("d-tx", "d-tx-ni", "s-tx", "bl-wait", "mixed")
+
+Verdicts = set[tuple[str, str, str, str]]
+
+
+def play(name: str, engine: str, seed: int, bug: str | None = None) -> tuple[str, Run]:
+    shape = Shape(engine)
+    factories = None if bug is None else BUGS[bug].factories()
+    run = Run(shape, shape.tape(seed), factories=factories)
+    run.go()
+    return name, run
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Run]:
+    """By name: every planted bug in a run in which it shows itself, and runs without any."""
+    planted = [play(bug, BUGS[bug].engine, seed, bug) for bug, seed in SEEDS.items()]
+    clean = [play(f"{e}-{s}", e, s) for e in ENGINES for s in CLEAN]
+    return dict([*planted, *clean])
+
+
+def of_checkers(name: str, run: Run) -> Verdicts:
+    """What the checkers find, in the kinds that are joins."""
+    found: Verdicts = set()
+    for anomaly in check(History(run.world.sim.records), strict=True):
+        kind = anomaly.kind
+        if kind == "handover" and not anomaly.engine:
+            kind = "lost"  # type: ignore[assignment]
+        if kind in spark_traces.KINDS:
+            found.add((name, kind, anomaly.engine, anomaly.tx))
+    return found
+
+
+def test_the_same_verdicts_on_the_same_traces(
+    spark: SparkSession, runs: dict[str, Run], tmp_path: Path
+) -> None:
+    for name, run in runs.items():
+        with (tmp_path / f"{name}.jsonl").open("wb") as file:
+            for record in run.world.sim.records:
+                trace.write(msgspec.structs.replace(record, run=name), file)
+    traces = nothing_for_missing(spark.read.schema(TRACE_SCHEMA).json(str(tmp_path))).cache()
+    found = {tuple(row) for row in spark_traces.verdicts(traces).collect()}
+    wanted = set[tuple[str, str, str, str]]().union(*(of_checkers(*each) for each in runs.items()))
+    assert found == wanted
+    # It is not that nobody finds anything: each kind was planted, and is there.
+    for bug in SEEDS:
+        if BUGS[bug].kind in spark_traces.KINDS:
+            assert any(run == bug and kind == BUGS[bug].kind for run, kind, _, _ in found), bug
+    assert not any(run.startswith(("d-tx-0", "s-tx-0", "d-tx-ni-0")) for run, *_ in found)
+
+
+def test_the_same_verdicts_on_the_same_stream(spark: SparkSession, runs: dict[str, Run]) -> None:
+    """Events that are handed over, as their clients would have recorded them."""
+    rows, about = [], []
+    wanted: dict[str, bool] = {}
+    for name, run in runs.items():
+        handovers = run.program.handovers
+        if handovers is None or handovers.engine != "d-tx" or run.crashed:
+            continue
+        rows += _client_rows(name, run)
+        about.append({"run": name, "engine": "d-tx", "series": name})
+        wanted[name] = any(anomaly.kind == "handover" for anomaly in Judge(run).anomalies())
+    assert set(wanted.values()) == {True, False}
+    records = spark.createDataFrame(rows, CLIENT_SCHEMA).fillna("").fillna(0)
+    checked = spark_checks.run_checks(records, spark.createDataFrame(about, RUN_SCHEMA))
+    found = {
+        row["run"]: bool(row["lost"] + row["doubled"] + row["misrouted"])
+        for row in checked.collect()
+    }
+    assert found == wanted
+
+
+def _client_rows(name: str, run: Run) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for record in run.world.sim.records:
+        if record.kind == "publish" and record.filter.startswith("[class,'s']"):
+            n = int(record.filter.rpartition(",")[2].rstrip("]"))
+            rows.append({"run": name, "kind": "sent", "publisher": record.client, "n": n})
+    for worker in run.program.clients:
+        for pub in run.world.got[worker]:
+            if pub.point["class"] == "s":
+                n = int(pub.point["n"])
+                rows.append(
+                    {
+                        "run": name,
+                        "kind": "event",
+                        "client": worker,
+                        "publisher": pub.client,
+                        "n": n,
+                    }
+                )
+    judge = Judge(run)
+    for tx in run.handovers:
+        if judge.committed(tx):
+            rows.append({"run": name, "kind": "tx", "tx": str(tx), "status": "committed"})
+    return rows
