@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.cfg pyproject.toml
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test browser-test lint bench clean
 
 demo: .venv/.demo
 	$(BIN)/padres-tx demo
@@ -16,6 +16,10 @@ test: .venv/.test
 # padres-tx bench all --save --from build/bench.json
 bench: .venv/.test
 	$(BIN)/padres-tx bench all --out build/bench.json
+
+# The report in a real browser; without one on the PATH (chromium) this fails, and `test` skips it.
+browser-test: .venv/.test
+	PADRES_TX_BROWSER=required $(BIN)/python -m pytest tests/bench/test_report.py $(ARGS)
 
 lint: .venv/.lint
 	$(BIN)/ruff check .

@@ -187,9 +187,11 @@ def _drops(points: pd.DataFrame) -> Iterator[Claim]:
         if drop.low is not None and drop.high is not None:
             seen += f" [{drop.low:.2%}, {drop.high:.2%}]"
         note = f"against {baseline}; at least {fewest} windows of a second on either side"
+        verdict = HELD if drop.mean < most else MISSED
         if fewest < MIN_WINDOWS:
-            note += f", which is fewer than {MIN_WINDOWS}"
-        yield Claim(title, wanted, seen, HELD if drop.mean < most else MISSED, note)
+            verdict = UNKNOWN
+            note += f", too few to tell: {MIN_WINDOWS} are needed"
+        yield Claim(title, wanted, seen, verdict, note)
 
 
 def _windows(points: pd.DataFrame) -> Sample:
