@@ -52,7 +52,7 @@ def run(
     progress("reading records")
     parsed = spark_records.client_lines(spark, experiment)
     parsed.write.parquet(str(place / "records.parquet"))
-    lines = spark.read.schema(parsed.schema).parquet(str(place / "records.parquet"))
+    lines = _written(spark, parsed, place / "records.parquet")
     records = spark_records.records_of(lines)
     runs = spark_records.runs_frame(spark, experiment).cache()
     progress("transactions")
@@ -105,10 +105,14 @@ def _stored(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
     # Otherwise every task would leave a file of its own in every partition.
     gathered = frame.repartition(*PARTITIONS)
     gathered.write.partitionBy(*PARTITIONS).parquet(str(place))
-    written = spark.read.schema(frame.schema).parquet(str(place))
+    written = _written(spark, frame, place)
     csv = str(place.with_suffix(".csv"))
     written.repartition(*PARTITIONS).write.partitionBy(*PARTITIONS).option("header", True).csv(csv)
     return written
+
+
+def _written(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
+    return spark.read.schema(frame.schema).parquet(spark_records.literally(place))
 
 
 def _skipped(bad: DataFrame) -> DataFrame:

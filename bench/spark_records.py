@@ -238,7 +238,7 @@ def _lines(
         read = spark.read.schema(with_corrupt).options(
             mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT, pathGlobFilter="*.jsonl"
         )
-        place = f"{_literally(experiment.directory)}/{RUNS}/*/{who}"
+        place = f"{literally(experiment.directory)}/{RUNS}/*/{who}"
         lines = read.json(place).withColumn("file", _path(F.col("_metadata.file_path")))
     else:
         lines = spark.createDataFrame([], with_corrupt).withColumn("file", F.lit(""))
@@ -284,6 +284,6 @@ def _path(uri: Column) -> Column:
     return F.url_decode(F.regexp_replace(uri, r"\+", "%2B"))
 
 
-def _literally(path: Path) -> str:
+def literally(path: Path) -> str:
     """A path in which nothing is taken for a pattern."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path))
