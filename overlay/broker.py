@@ -299,8 +299,10 @@ class Broker(Recorder):
             and source in self._joined
             and source[1:] == pub.client
             and not pub.hidden
-            and is_evidently_right(pub.point)
-            and space.holds(pub.point, view)
+            and (
+                space.admits(pub.point)
+                or (is_evidently_right(pub.point) and space.holds(pub.point, view))
+            )
         )
 
     def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:

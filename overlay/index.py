@@ -149,6 +149,15 @@ class Index(Generic[E]):
                     found += [record for record in group if record.rest(get, record.values)]
         return self._in_order(found, view)
 
+    def admits(self, point: dict[str, Value]) -> bool:
+        """Whether evidently an entry matches the point, and the point is well-formed; a quick yes
+        for what `hops` has found before, while a no may be mistaken."""
+        if self._marked:
+            return False
+        for record in self._witnesses.values():
+            return record.whole.admits(point, record.values)
+        return False
+
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> Sequence[Hop]:
         """The hops of the entries that match the point and are visible, each once, sorted."""
         get = point.get

@@ -16,7 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from overlay.filters import KIND_OF, Filter, Interval, Kind
+from overlay.filters import (
+    INT_MAX,
+    INT_MIN,
+    KIND_OF,
+    MAX_STRING_LENGTH,
+    Filter,
+    Interval,
+    Kind,
+    Value,
+)
 
 Get: TypeAlias = Callable[[str], Any]
 
@@ -45,7 +54,7 @@ class Form:
     Of `known` attributes the test asks nothing, for whoever has come so far knows that they match.
     """
 
-    __slots__ = ("_known", "_parts", "_without", "test")
+    __slots__ = ("_admission", "_is_compiled", "_known", "_parts", "_without", "test")
 
     def __init__(
         self, parts: tuple[Part, ...], known: frozenset[str], *, is_compiled: bool
@@ -53,7 +62,23 @@ class Form:
         self._parts = parts
         self._known = known
         self._without: dict[str, Form] = {}
+        self._is_compiled = is_compiled
+        self._admission: Test | None = None
         self.test = (compiled if is_compiled else interpreted)(parts, known)
+
+    def admits(self, point: dict[str, Value], values: tuple[Any, ...]) -> bool:
+        """Whether the point is well-formed, has just the attributes of the filter, and matches.
+
+        A quick yes to what a client publishes in the space that it advertised; a no may be
+        mistaken.
+        """
+        test = self._admission
+        if test is None:
+            if not self._is_compiled:
+                return False
+            test = self._admission = compiled(self._parts, admitting=True)
+        # As many attributes, and the test finds each of its own: then there are no others.
+        return len(point) == len(self._parts) and test(point.get, values)
 
     def without(self, name: str) -> Form:
         """The same with one more known attribute."""
@@ -107,8 +132,22 @@ _TYPES_OF: Final = {
 _NAMES: Final = {kind: kind or "anything" for kind in _TYPES_OF}
 
 
-def compiled(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
-    """The test of a form."""
+_FINITE: Final = "value.__class__ is float and value - value == 0.0"
+_WITHIN: Final = f"value.__class__ is int and {INT_MIN} <= value <= {INT_MAX}"
+_SHORT: Final = f"value.__class__ is str and value.isascii() and len(value) <= {MAX_STRING_LENGTH}"
+#: `filters.is_evidently_right` for a value whose type is known to be one of the kind's.
+_WELL_FORMED: Final[Mapping[Kind | None, str]] = {
+    "number": f"({_FINITE} or {_WITHIN})",
+    "string": f"({_SHORT})",
+    "boolean": "True",
+    None: f"({_SHORT} or {_FINITE} or {_WITHIN} or value.__class__ is bool)",
+}
+
+
+def compiled(
+    parts: tuple[Part, ...], known: frozenset[str] = _NONE, *, admitting: bool = False
+) -> Test:
+    """The test of a form; with `admitting` it asks of each value, too, whether it is one."""
     terms = []
     for number, part in enumerate(parts):
         if part.name in known:
@@ -118,6 +157,8 @@ def compiled(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
             terms.append(f"{value} == {lo}")  # Nothing of another type is equal to a string.
             continue
         terms.append(f"(value := {value}).__class__ in {_NAMES[part.kind]}")
+        if admitting:
+            terms.append(_WELL_FORMED[part.kind])
         if part.equal:
             terms.append(f"value == {lo}")
             continue

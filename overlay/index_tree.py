@@ -51,7 +51,18 @@ class Record(Generic[T]):
     not ask again what the way there has told: for it there is `rest`.
     """
 
-    __slots__ = ("entry", "filter", "form", "home", "hop", "number", "rest", "test", "values")
+    __slots__ = (
+        "entry",
+        "filter",
+        "form",
+        "home",
+        "hop",
+        "number",
+        "rest",
+        "test",
+        "values",
+        "whole",
+    )
 
     #: What to remove it from; the tree's to set.
     home: Node[T] | _Ladder[T]
@@ -61,7 +72,9 @@ class Record(Generic[T]):
         self.filter = filter
         self.hop = hop
         self.number = number
-        self.form, self.values = form_of(filter)
+        #: The filter's form, and that of what is left of it for `rest`.
+        self.whole, self.values = form_of(filter)
+        self.form = self.whole
         self.test = self.rest = self.form.test
 
     def was_equal_in(self, name: str) -> None:

@@ -138,6 +138,11 @@ class Space:
             return self._yes.hops(point, view)
         return dict.fromkeys(entry.hop for entry in self.matching(point, view))
 
+    def admits(self, point: dict[str, Value]) -> bool:
+        """Whether evidently some client wants the point, and it is well-formed; a quick yes, while
+        a no may be mistaken."""
+        return not self._holes and self._yes.admits(point)
+
     def holds(self, point: Mapping[str, Value], view: View | None = None) -> bool:
         """Whether some client wants the point."""
         return bool(self._yes.hops(point, view) if not self._holes else self.matching(point, view))

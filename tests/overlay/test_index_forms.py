@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay import index_forms
-from overlay.filters import Filter, Value
+from overlay.filters import Filter, Value, check_point, ge, present
 from overlay.index import Index
 from overlay.index_forms import FORMS_LIMIT, Form, compiled, form_of, interpreted
 from overlay.messages import Hop, Version
@@ -36,6 +38,51 @@ def agree(filter: Filter, point: dict[str, Value]) -> None:
         expected = all(i.contains(point.get(other)) for other, i in rest.items())
         assert form.without(name).test(point.get, ends) == expected
         assert interpreted(parts, frozenset([name]))(point.get, ends) == expected
+
+
+def admits_only_what_is_right(filter: Filter, point: dict[str, Any]) -> bool:
+    form, ends = form_of(filter)
+    admitted = form.admits(point, ends)
+    if admitted:
+        check_point(point)
+        assert filter.matches(point)
+    return admitted
+
+
+#: What is no value of a point, among those that are.
+ANYTHING = st.sampled_from(
+    [*GRID, math.nan, math.inf, -math.inf, 2**63, -(2**63) - 1, 2**64, "x" * 4097, "\ud800", "é"]
+)
+
+
+@given(st.dictionaries(names(), models(), min_size=1, max_size=3), st.data())
+def test_what_is_admitted_is_right_and_matches(
+    named: dict[str, Model], data: st.DataObject
+) -> None:
+    filter = Filter({name: model.interval for name, model in named.items()})
+    point: dict[str, Any] = {name: data.draw(ANYTHING) for name in named}
+    admits_only_what_is_right(filter, point)
+    admits_only_what_is_right(filter, {**point, "another": 1})
+    admits_only_what_is_right(filter, {"another": 1})
+
+
+def test_what_evidently_is_right_is_admitted() -> None:
+    filter = Filter({"class": "order", "instance": present(), "price": ge(0)})
+    right: dict[str, Any] = {"class": "order", "instance": "x1", "price": 0.5}
+    assert admits_only_what_is_right(filter, right)
+    assert admits_only_what_is_right(filter, {**right, "instance": True, "price": 3})
+    for wrong in (
+        {"class": "other"},
+        {"price": -1},
+        {"price": math.inf},
+        {"price": 2**63},
+        {"price": True},
+        {"instance": "\ud800"},
+        {"instance": math.nan},
+        {"instance": None},
+        {"more": 1},
+    ):
+        assert not admits_only_what_is_right(filter, {**right, **wrong}), wrong
 
 
 @given(filters(), points(), st.data())
