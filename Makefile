@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.cfg pyproject.toml
 
-.PHONY: demo test browser-test lint bench clean
+.PHONY: demo test proofs browser-test lint bench clean
 
 demo: .venv/.demo
 	$(BIN)/padres-tx demo
@@ -21,6 +21,12 @@ bench: .venv/.test
 browser-test: .venv/.test
 	PADRES_TX_BROWSER=required $(BIN)/python -m pytest tests/bench/test_report.py $(ARGS)
 
+# Specifications, traces and lemmas; all interleavings of small scenarios; many random runs.
+proofs: .venv/.proofs
+	$(BIN)/padres-tx prove
+	$(BIN)/padres-tx explore --all
+	$(BIN)/padres-tx sim --engine all --seeds 1000 --faults all
+
 lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +42,10 @@ lint: .venv/.lint
 
 .venv/.test: .venv/bin/python $(SOURCES)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+.venv/.proofs: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[proofs]'
 	touch $@
 
 .venv/.lint: .venv/bin/python $(SOURCES)

@@ -1,0 +1,113 @@
+"""All that is proved by solvers: the models of TLC, traces of the real engine, the lemmas of Z3.
+
+Each is a claim with what is expected of it, and what was found. This module knows nothing of how
+they are shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from proofs.models import MODELS, Model
+from proofs.models import run as run_model
+
+#: Runs of the simulator whose traces are validated; odd ones conflict.
+TRACE_SEEDS: Final = (1, 2, 3, 4)
+
+#: The run of which corrupted traces are made.
+CORRUPTED_SEED: Final = 1
+
+
+class Claim(NamedTuple):
+    """Something to be proved: how it is, and what should come of it."""
+
+    kind: str
+    what: str
+    expected: str
+    #: Answers with what was found, and the number of states, 0 if there are none.
+    find: Callable[[], tuple[str, int]]
+
+
+class Found(NamedTuple):
+    kind: str
+    what: str
+    expected: str
+    found: str
+    states: int
+    seconds: float
+
+    @property
+    def as_expected(self) -> bool:
+        return self.found == self.expected
+
+
+def claims() -> list[Claim]:
+    """All claims, the longest first, so that two workers end at about the same time."""
+    # Z3 and what is needed for TLC come with the extra `proofs`.
+    from proofs.convergence import LEMMAS, prove
+    from proofs.tlc import find_java_once, jar
+
+    jar()
+    find_java_once()
+    listed = [_model(model) for model in MODELS]
+    listed += _traces()
+    for lemma in LEMMAS:
+
+        def find(lemma: object = lemma) -> tuple[str, int]:
+            return ("holds" if prove(lemma)[0] else "fails"), 0  # type: ignore[arg-type]
+
+        expected = "holds" if lemma.holds else "fails"
+        listed.append(Claim("Z3", f"{lemma.name}: {lemma.says}", expected, find))
+    return listed
+
+
+def _model(model: Model) -> Claim:
+    def find() -> tuple[str, int]:
+        checked = run_model(model)
+        found = f"violates {checked.violated}" if checked.violated else "holds"
+        return found, checked.distinct
+
+    what = f"{model.text}: ends" if model.ends else model.text
+    return Claim("TLC", what, f"violates {model.violates}" if model.violates else "holds", find)
+
+
+def _traces() -> list[Claim]:
+    from proofs.traces import Recorded, corruptions, log, record, validate
+
+    def finder(run: Recorded, lines: list[str]) -> Callable[[], tuple[str, int]]:
+        def find() -> tuple[str, int]:
+            accepted, checked = validate(run, lines)
+            return ("accepted" if accepted else "rejected"), checked.distinct
+
+        return find
+
+    listed: list[Claim] = []
+    for seed in TRACE_SEEDS:
+        run = record(seed)
+        lines = log(run)
+        what = f"D-TX run {seed}, {len(lines)} messages"
+        listed.append(Claim("trace", what, "accepted", finder(run, lines)))
+        if seed == CORRUPTED_SEED:
+            for name, wrong in corruptions(lines).items():
+                what = f"D-TX run {seed} with {name}"
+                listed.append(Claim("trace", what, "rejected", finder(run, wrong)))
+    return listed
+
+
+def prove_all(listed: list[Claim], jobs: int) -> Iterator[Found]:
+    """Check claims, several at a time; what is found comes in their order."""
+
+    def one(claim: Claim) -> Found:
+        started = time.monotonic()
+        found, states = claim.find()
+        spent = time.monotonic() - started
+        return Found(claim.kind, claim.what, claim.expected, found, states, spent)
+
+    # Z3's global context serves one thread at a time.
+    alone = [claim for claim in listed if claim.kind == "Z3"]
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, [claim for claim in listed if claim.kind != "Z3"])
+    yield from map(one, alone)
