@@ -1,4 +1,4 @@
-"""The specifications: names that README.md and errata.md use are there, and TLC finds what it should.
+"""The specifications: what README.md and errata.md name is there, and TLC finds what it should.
 
 TLC runs where the extra `proofs` is installed and there is a Java; `make proofs` requires both.
 """
