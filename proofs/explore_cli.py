@@ -21,6 +21,9 @@ from rich.table import Table
 
 from padres_tx.cli.common import WrongInput
 
+#: Columns of a table that goes into a file: enough for every name and outcome.
+FILE_WIDTH = 140
+
 
 class Report(msgspec.Struct, kw_only=True):
     """What is printed of one exploration."""
@@ -127,7 +130,13 @@ def _list(*, as_json: bool) -> None:
             what = about if rules_name == "ours" else rules.about
             shown.add_row(name, rules_name, what, " or ".join(rules.expected) or "no anomaly")
             name = ""
-    Console().print(shown)
+    _console().print(shown)
+
+
+def _console() -> Console:
+    """Where tables go; in a file or pipe they are as wide as they like."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 # --- one ---
@@ -230,7 +239,7 @@ def _explore_all(limit: int, jobs: int, *, as_json: bool) -> None:
     if as_json:
         _print_json(reports)
     else:
-        Console().print(_table(reports))
+        _console().print(_table(reports))
     wrong = [f"{each.scenario} ({each.rules})" for each in reports if not each.expected]
     if wrong:
         click.echo(f"not as expected: {', '.join(wrong)}", err=True)

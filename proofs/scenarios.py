@@ -285,6 +285,21 @@ CONFLICTS = [
         quick=False,
     ),
     Scenario(
+        "votes-of-all",
+        "(5) one D-TX subscribes what another advertises, and meets it at one broker only",
+        CHAIN_2,
+        {"A": "B1", "B": "B2"},
+        {"A": Role((d_tx(sub("A", X)),)), "B": Role((d_tx(adv("B", X)),))},
+        (),
+        ours(
+            visited=weaker(
+                "only brokers that an operation has come to are asked for their votes",
+                "dirty",
+                d_tx=literal.VotesOfThoseConcerned,
+            )
+        ),
+    ),
+    Scenario(
         "independent",
         "(9) two D-TX that do not conflict: neither waits, neither is aborted",
         CHAIN_2,

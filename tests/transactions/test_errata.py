@@ -132,6 +132,12 @@ def test_5_the_latest_commit_names_no_snapshot() -> None:
     all_is_well(SCENARIOS["crossing-commits"])
 
 
+def test_5_a_commit_needs_the_votes_of_brokers_it_has_not_visited() -> None:
+    """Otherwise a snapshot has it at one broker and not at another."""
+    assert goes_wrong(SCENARIOS["votes-of-all"], "visited") == {"dirty"}
+    all_is_well(SCENARIOS["votes-of-all"])
+
+
 # --- 6: plain publications ---
 
 
