@@ -43,6 +43,8 @@ def test_json_is_a_list_of_rows() -> None:
             "us_per_publication",
             "linear_scan_us",
             "intervaltree_us",
+            "insert_us",
+            "remove_us",
         ]
         assert all(row[key] > 0 for key in list(row)[2:])
 
