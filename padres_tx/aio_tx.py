@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -100,7 +101,9 @@ class Transacting(Peer):
     def __init__(self, session: Session, channel: Channel) -> None:
         super().__init__(session, channel)
         self._listeners: Listeners[Callback] = Listeners()
-        self._transactions = Transactions(session, self._listeners)
+        # In microseconds: no client gives a million numbers a second.
+        life = time.time_ns() // 1000
+        self._transactions = Transactions(session, self._listeners, life=life)
         self._handlers = Handlers(session.name, self._finish, self._handler_failed)
         #: Those of which something can still be awaited.
         self._watches: dict[str, Watch] = {}

@@ -119,6 +119,9 @@ class Verdict(NamedTuple):
 
 YES = Verdict()
 
+#: Why a transaction cannot begin: an earlier client of that name has given the same number.
+REUSED = "brokers still know an earlier transaction of this name"
+
 #: The vote of a broker that has sent Doom, which says why.
 DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
@@ -383,8 +386,11 @@ class Dynamic:
     # --- beginning ---
 
     def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
-        if begin.tx[0] != source[1:] or begin.tx in self.txs:
+        known = self.txs.get(begin.tx)
+        if begin.tx[0] != source[1:] or (known is not None and known.open):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
+        if known is not None:
+            return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
         if not 0 < begin.deadline_s <= DEADLINE_LIMIT_S or len(self.txs) >= TX_LIMIT:
             return [self.tell(source, Ended(begin.tx, False, "refused", "too many, or too long"))]
         age = begin.age or self._clock + 1
@@ -407,7 +413,10 @@ class Dynamic:
         ]
 
     def _init(self, source: Hop, init: Init, now: float) -> list[Effect]:
-        tx = self.txs.get(init.tx) or self._new(init.tx, init.age, source, now)
+        tx = self.txs.get(init.tx)
+        if tx is not None and (tx.upstream != source or tx.status != "fenced"):
+            return self.send((source,), Doom(init.tx, "refused", REUSED))
+        tx = tx or self._new(init.tx, init.age, source, now)
         self.begun(tx, init.undecided)
         return [*self._trace("begin", tx, now), *self.send(self.others(tx), init)]
 
@@ -657,7 +666,8 @@ class Dynamic:
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
-        if tx is None:  # It was forgotten here with a neighbour's former life.
+        if tx is None or not tx.open:
+            # Forgotten with this broker's former life, or never begun here (`_init`).
             return self.send((source,), Decided(decide.tx))
         if tx.upstream != source:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
@@ -721,7 +731,7 @@ class Dynamic:
 
     def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
         tx = self.txs.get(forget.tx)
-        if tx is None:
+        if tx is None or tx.upstream != source or tx.open:
             return []
         tx.forgotten = True
         effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]

@@ -209,10 +209,15 @@ class Terms(NamedTuple):
 
 
 class Transactions:
-    """All transactions of one client, whatever their engines."""
+    """All transactions of one client, whatever their engines.
 
-    def __init__(self, session: Session, listeners: Listeners[Any]) -> None:
+    Brokers may still know those of an earlier client of the same name, so `life` must be larger
+    than any number that such a client has given to a transaction.
+    """
+
+    def __init__(self, session: Session, listeners: Listeners[Any], *, life: int = 0) -> None:
         self.session = session
+        self._life = life
         self.listeners = listeners
         self._seats: dict[str, Seat] = {}
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
@@ -249,7 +254,8 @@ class Transactions:
             raise TooManyRequests(
                 f"{self.session.name} has {OPEN_LIMIT} open transactions; end some first"
             )
-        tx = seat.new((self.session.name, self.session.number()), coordinator=True)
+        number = self._life + self.session.number()
+        tx = seat.new((self.session.name, number), coordinator=True)
         tx.deadline_s = deadline_s
         events = seat.begin(tx, Terms(deadline_s, age, fence, options))
         self.add(tx)

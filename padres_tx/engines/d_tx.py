@@ -34,13 +34,12 @@ from typing import Any
 
 from overlay.broker import Broker
 from overlay.effects import Effect
-from overlay.errors import ProtocolError
 from overlay.messages import Hop, Leave, Operation
 from overlay.routing import Outcome, Scope
 from overlay.versions import Seen
-from padres_tx.between import Fence, Fenced, Vote
+from padres_tx.between import Doom, Fence, Fenced, Vote
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
-from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
+from padres_tx.dynamic import REUSED, YES, Dynamic, Tx, Verdict
 from padres_tx.wire import Begin, TxID, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.
@@ -208,7 +207,7 @@ class DTx(Dynamic):
         if tx is None:
             return self._raise(self._new(fence.tx, fence.age, source, now), "fencing", now)
         if tx.upstream != source or tx.status != "fenced":
-            raise ProtocolError(f"{source} raises no fence for {tx_text(fence.tx)}")
+            return self.send((source,), Doom(fence.tx, "refused", REUSED))
         return self._raise(tx, "flushing", now)
 
     def _raise(self, tx: Tx, status: str, now: float) -> list[Effect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ async def test_the_names_of_table_2(engine: str) -> None:
         came: list[Any] = []
         a1.notify(lambda notification: came.append(notification["n"]))
         tx = await e.beginTX(engine, deadline_s=5)
-        assert tx == "E:3"
+        assert re.fullmatch(r"E:\d+", tx)
         ops = None
         if engine == "s-tx":
             assign = {"class": "assign", "to": "A1", "x": "x1"}
@@ -289,9 +290,9 @@ async def test_mistakes_raise_at_the_call(engine: str) -> None:
             await e.abortTX(tx)
         with pytest.raises(UnknownTransaction):
             e.txSub("E:99", P1)
-        with pytest.raises(UnknownTransaction, match="A1 takes no part in E:4"):
+        with pytest.raises(UnknownTransaction, match=r"A1 takes no part in E:\d+"):
             other = await e.beginTX(engine)
-            assert other == "E:4"
+            assert re.fullmatch(r"E:\d+", other)
             a1.txSub(other, P1)
         with pytest.raises(UnknownTransaction):
             await a1.commitTX(other)

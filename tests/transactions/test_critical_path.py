@@ -32,7 +32,7 @@ from topologies.generators import chain as chain_topology
 CLIENTS = ("C0", "C1", "C2", "C3")
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
-RUNS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10
+RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10)
 
 
 def with_engine(engine: type[Dynamic]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from padres_tx.wire import Began, Step, TxID
 from tests.transactions.world import World, box, chain, pub, sub, tcm, usub
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
-RUNS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 50
+RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 50)
 
 EVENTS = box(class_="p")
 ASK = box(class_="ask")

@@ -13,12 +13,13 @@ import networkx as nx
 import pytest
 
 from overlay.filters import Filter, Value
+from overlay.messages import Join
 from overlay.simulator import Tape
-from padres_tx.wire import Step
+from padres_tx.wire import Commit, Step
 from tests.transactions.world import World
 
 #: Runs for each engine; PADRES_TX_SEEDS gives more.
-RUNS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10
+RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10)
 
 CLIENTS = ("C0", "C1", "C2", "C3")
 ENGINES = ("d-tx", "d-tx-ni", "s-tx")
@@ -104,3 +105,34 @@ def test_what_a_broker_leaves_behind_comes_to_an_end_everywhere(engine: str) -> 
         except Exception as error:
             raise AssertionError(f"{engine}, seed {seed}: {error!r}") from error
         assert not left, f"{engine}, seed {seed}: {left}"
+
+
+@pytest.mark.parametrize("fence", [False, True])
+def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(fence: bool) -> None:
+    """An earlier client of the same name has used it, and somebody still needs the state before."""
+    tree: nx.Graph[str] = nx.Graph([("B1", "B2"), ("B2", "B3")])
+    world = World(tree, lambda n: 0, trace=False)
+    for client, edge in (("E", "B1"), ("Q", "B2")):
+        world.join(client, edge)
+    old = world.begin("d-tx", "Q", [], commit=False)
+    world.sim.run(until=world.sim.now + 0.1)
+    steps = [Step("E", "sub", Filter({"class": "p"}))]
+    first = world.begin("d-tx", "E", steps)
+    world.sim.run(until=world.sim.now + 0.1)
+    assert world.committed(first)
+    world.crash("E")
+    world.sim.run(until=world.sim.now + 0.1)
+    world.sim.connect("E", "B3", lambda message, now: world._receive("E", message))
+    world.sim.send("E", Join(1, "E", ""))
+    world.sim.run(until=world.sim.now + 0.1)
+    world.told["E"].clear()
+    world.numbers["E"] = first[1] - 1
+    again = world.begin("d-tx", "E", steps, fence=fence)
+    assert again == first
+    world.sim.run(until=world.sim.now + 0.1)
+    assert world.told["E"][0][1].code == "refused"
+    world.say("d-tx", "Q", Commit(old))
+    world.sim.run()
+    assert world.committed(old)
+    world.oracle.join("E", "B3")
+    world.check_at_rest()
