@@ -6,16 +6,27 @@ Only options, the table and exit codes are dealt with here; see `proofs.prove` f
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from padres_tx.cli.common import CheckFailed, WrongInput
 from padres_tx.java import NoJava
+
+if TYPE_CHECKING:
+    from proofs.prove import Found
+
+#: A line of the table: written as soon as it is known, since some take a minute.
+ROW: Final = "{:<6}{:>9}{:>9}  {:<27}{:<27}{}"
+
+
+def _row(found: Found) -> str:
+    states = f"{found.states:,}" if found.states else ""
+    mark = found.found if found.as_expected else f"{found.found} (!)"
+    return ROW.format(found.kind, states, f"{found.seconds:.1f}", found.expected, mark, found.what)
 
 
 @click.command(
@@ -63,26 +74,18 @@ def prove(*, only: str, jobs: int, as_json: bool) -> None:
     try:
         with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
             bar = progress.add_task("", total=len(listed))
+            if not as_json:
+                click.echo(ROW.format("by", "states", "seconds", "expected", "found", "what"))
             for found in prove_all(listed, jobs):
                 results.append(found)
                 progress.advance(bar)
+                if not as_json:
+                    click.echo(_row(found))
     except TLCFailed as error:
         raise CheckFailed(str(error)) from None
     if as_json:
         rows = [found._asdict() | {"as_expected": found.as_expected} for found in results]
         click.echo(msgspec.json.encode(rows).decode())
-    else:
-        table = Table(box=box.SIMPLE_HEAD)
-        for heading in ("by", "what", "states", "seconds", "expected", "found"):
-            table.add_column(
-                heading, justify="right" if heading in ("states", "seconds") else "left"
-            )
-        for found in results:
-            mark = found.found if found.as_expected else f"[red]{found.found}[/red]"
-            states = f"{found.states:,}" if found.states else ""
-            seconds = f"{found.seconds:.1f}"
-            table.add_row(found.kind, found.what, states, seconds, found.expected, mark)
-        Console().print(table)
     wrong = sum(not found.as_expected for found in results)
     if wrong:
         raise CheckFailed(f"{wrong} of {len(results)} are not as expected")
