@@ -156,6 +156,8 @@ class Conflicts:
         one, other = read.unit, write.unit
         if one == other or not (one in self.txs or other in self.txs):
             return
+        if one.kind == "tx" and one not in self.txs:
+            return  # Who reads without isolation may find anything, also of who has it.
         seen = self._sees(read, write)
         pair = (other, one) if seen else (one, other)
         self.edges.setdefault(pair, []).append(Edge(read, write, seen))
