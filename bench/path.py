@@ -13,6 +13,8 @@ whose consent it needs has been asked and has answered.
   A1, and what A1 has done has to become known at E: the links of the three clients are crossed
   six times, and the ways between their brokers once each, in a circle.
 
+BL-WAIT is not in the table: it has no protocol to count, it waits as long as `calibrate` says.
+
 With `--measure` the same transaction runs over real broker processes whose links, the clients'
 included, have an emulated delay; `measured_ratio` is the median latency, divided by the number of
 delays times that delay. What is above 1 is the machine's work.
