@@ -312,6 +312,20 @@ CONFLICTS = [
         ours(),
     ),
     Scenario(
+        "two-changes",
+        "(6) one worker leaves and another comes, each in a D-TX, with a plain event on its way",
+        CHAIN_3,
+        {"E": "B1", "W1": "B2", "W2": "B3"},
+        {
+            "E": Role((Publish({"class": "job", "n": 1}),)),
+            "W1": Role((d_tx(usub("W1", JOBS)),)),
+            "W2": Role((d_tx(sub("W2", JOBS)),)),
+        },
+        (("E", "adv", JOBS), ("W1", "sub", JOBS)),
+        ours(),
+        quick=False,
+    ),
+    Scenario(
         "plain-operation",
         "(8) somebody subscribes, plainly, what a D-TX advertises",
         CHAIN_3,
