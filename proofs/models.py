@@ -97,7 +97,7 @@ MODELS: Final = (
         "die: AtRest",
     ),
     *_controls(D_TX, "DTxEvents", "stamp: OneSide", "stamp: Forwards", "forget: OneSide"),
-    *_controls(D_TX, "DTxPlain", "since: Serializable", "hold: Serializable", "held: Serializable"),
+    *_controls(D_TX, "DTxPlain", "since: Serializable", "hold: Serializable"),
     *_controls(
         D_TX,
         "DTxDispatch",

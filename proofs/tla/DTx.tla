@@ -55,7 +55,6 @@ AllRules == {
   "die",        \* who meets an older one gives up
   "owner",      \* only the coordinator's edge broker decides
   "hold",       \* a plain operation waits for the prepared ones it conflicts with
-  "held",       \* who meets a held plain operation gives up
   "forget",     \* old versions stay until all brokers have the decision, and all here see it
   "stamp" }     \* a publication is stamped with what is undecided at its edge
 
@@ -222,9 +221,8 @@ Judge(b, t) ==
               /\ \E u \in Marked(b) \ tx[b][t].snap : r \cap W(b, u) # {} THEN "no"
       ELSE IF /\ "since" \in Rules
               /\ \E p \in plain[b] \ tx[b][t].base : r \cap Touch[p].w # {} THEN "no"
-      ELSE IF /\ "held" \in Rules
-              /\ \E p \in Range(held[b]) : \/ r \cap Touch[p].w # {}
-                                           \/ w \cap Touch[p].r # {} THEN "no"
+      ELSE IF \E p \in Range(held[b]) : \/ r \cap Touch[p].w # {}
+                                        \/ w \cap Touch[p].r # {} THEN "no"
       ELSE IF "die" \in Rules /\ \E u \in against : Older(u, t) THEN "no"
       ELSE IF against = {} THEN "yes" ELSE "?"
 
