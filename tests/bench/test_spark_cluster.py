@@ -35,7 +35,7 @@ REPORT = [
 #: Executors of the two workers fit beside each other, and beside everything else.
 SUBMIT = {
     "SPARK_LOCAL_IP": "127.0.0.1",
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.executor.memory=450m --conf spark.driver.host=127.0.0.1 "
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.executor.memory=512m --conf spark.driver.host=127.0.0.1 "
     "--conf spark.sql.codegen.wholeStage=false pyspark-shell",
 }
 
@@ -45,11 +45,18 @@ def jvm(name: str, main: str, *arguments: str, directory: Path) -> Iterator[Path
     """A process of Spark's own classes; yields its log, and ends it by its id."""
     import pyspark
 
-    jars = Path(pyspark.__file__).parent / "jars" / "*"
+    home = Path(pyspark.__file__).parent
+    jars = home / "jars" / "*"
     log = directory / f"{name}.log"
     java = [str(find_java() / "bin" / "java"), "-cp", str(jars), "-Xmx256m"]
     java += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", main]
-    environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    # Where a worker looks for what its executors run, as Spark's own scripts tell it.
+    scala = next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+    environment = os.environ | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": scala,
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*java, *arguments], stdout=out, stderr=out, env=environment, cwd=directory
@@ -92,7 +99,7 @@ def test_a_report_by_a_master_and_two_workers(tmp_path: Path) -> None:
     local = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with jvm("master", "org.apache.spark.deploy.master.Master", *local, directory=tmp_path) as log:
         url = said(log, MASTER_READY)[1]
-        limits = [*local, "--cores", "1", "--memory", "512m", url]
+        limits = [*local, "--cores", "1", "--memory", "1g", url]
         worker = "org.apache.spark.deploy.worker.Worker"
         with (
             jvm("worker-1", worker, *limits, directory=tmp_path) as one,
