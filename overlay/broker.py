@@ -135,13 +135,14 @@ class Task:
     engine has started is answered to the engine.
     """
 
-    __slots__ = ("context", "engine", "error", "origin", "req", "waiting")
+    __slots__ = ("context", "engine", "error", "operation", "origin", "req", "waiting")
 
     def __init__(self, origin: Hop, req: int, engine: str = "", context: Any = None) -> None:
         self.origin = origin
         self.req = req
         self.engine = engine
         self.context = context
+        self.operation: Operation | None = None
         self.waiting = 0
         self.error: tuple[str, str] = ("", "")
 
@@ -426,6 +427,12 @@ class Broker(Recorder):
         return [(source, message) for source, message, _, _ in self._held]
 
     @property
+    def under_way(self) -> list[tuple[Hop, Operation]]:
+        """The operations that were carried out here, and are not done everywhere behind."""
+        tasks = self._tasks.under_way()
+        return [(task.origin, task.operation) for task in tasks if task.operation is not None]
+
+    @property
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
         return not (len(self._tasks) or self._held or self._waiting or self._joining)
@@ -456,6 +463,7 @@ class Broker(Recorder):
     ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part."""
         view = self.versions.view()
+        task.operation = operation
         outcome = self.routing.apply(task.origin, operation, Scope(view))
         for engine in self.engines.values():
             engine.passed(task.origin, operation, outcome)

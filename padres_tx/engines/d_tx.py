@@ -14,7 +14,10 @@ is copied: entries carry versions, and the snapshot is a view.
 **Plain operations** count as committed when they arrive. One that conflicts with a transaction
 that is prepared or waits here is held until the decision, and those behind it queue. One that a
 neighbour had carried out before it voted, and that is held here, has been seen by the transaction
-there and not here: the transaction loses.
+there and not here: the transaction loses. So it does when it has read what a plain operation wrote
+that is not done everywhere yet: that one may be held further on, for somebody else, and the
+transaction would read it in one place and not in another. What is done everywhere before the vote
+has come to every other broker before Prepare, or it would have been held there.
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some
@@ -93,6 +96,10 @@ class DTx(Dynamic):
         for wrote in self._plain_since[tx.id]:
             if filter := mine.reads_what(wrote):
                 return self._lost("a plain operation", filter)
+        for source, operation in self.broker.under_way:
+            wrote = of_plain(self.routing, source, operation, self.broker.versions.view())
+            if filter := mine.reads_what(wrote):
+                return self._lost(f"a plain operation of {operation.client}", filter)
         for source, message in self.broker.held:
             held = of_plain(self.routing, source, message, self.broker.versions.view())
             if filter := mine.conflict(held):

@@ -298,3 +298,29 @@ def test_what_waits_for_a_decision_is_not_overtaken() -> None:
 
 def test_with_the_answers_of_d_tx_it_would_be() -> None:
     assert behind_what_waits(Overtaken) == []
+
+
+def test_a_plain_operation_that_is_held_half_the_way_is_not_read_in_part() -> None:
+    """F subscribes at B3 and is held at B2, for somebody else; both sides of it publish in one."""
+    star: nx.Graph[str] = nx.Graph([("B2", "B1"), ("B2", "B3"), ("B2", "B4")])
+    world = World(star, lambda n: 0)
+    for client, edge in (("F", "B3"), ("C", "B3"), ("P", "B1"), ("Q", "B2")):
+        world.join(client, edge)
+    for client, kind, name in (
+        ("C", "adv", "ask"),
+        ("P", "sub", "ask"),
+        *((client, "adv", "p") for client in "CPQ"),
+    ):
+        world.plain(client, kind, box(class_=name))
+        world.sim.run()
+    world.reactions["P"] = lambda point: [pub("P", class_="p", n=2)]
+    world.sim.cut("B2", "B4", 0.05)
+    other = world.begin("d-tx", "Q", [pub("Q", class_="p", n=0)])
+    world.sim.run(until=world.sim.now + 0.01)
+    world.plain("F", "sub", box(class_="p"))
+    world.sim.run(until=world.sim.now + 0.005)
+    assert world.sim.brokers["B2"].held
+    tx = world.begin("d-tx", "C", [pub("C", class_="p", n=1), tcm("C", class_="ask")])
+    world.sim.run()
+    assert world.committed(other)
+    assert len(world.received("F")) == (2 if world.committed(tx) else 0)
