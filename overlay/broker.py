@@ -175,6 +175,8 @@ class Broker(Recorder):
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
         #: Those of an engine's transaction come with the engine's name and what it wants back.
         self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
+        #: While one that has waited is carried out: how many that came with it wait in its place.
+        self._in_its_place: int | None = None
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Operation: self._operate,
             Done: self._done,
@@ -355,10 +357,17 @@ class Broker(Recorder):
     ) -> list[Effect]:
         """Let an engine change the tables for everybody at once, when a plain operation might.
 
-        `Engine.resume` is called, now or later.
+        `Engine.resume` is called, now or later. What an engine submits while it resumes one that
+        has waited takes the place of that one: it does not go behind what came meanwhile, which
+        may be a consequence of it, from another broker that did not have to wait.
         """
-        if self._must_wait(source, operation, engine):
+        place = self._in_its_place
+        if place is None and self._must_wait(source, operation, engine):
             self._held.append((source, operation, engine, context))
+            return []
+        if place is not None and (place or self._conflicts(source, operation, engine)):
+            self._held.insert(place, (source, operation, engine, context))
+            self._in_its_place = place + 1
             return []
         return self.engines[engine].resume(source, operation, context, now)
 
@@ -393,6 +402,8 @@ class Broker(Recorder):
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
         effects: list[Effect] = []
+        if self._in_its_place is not None:
+            return effects  # Called from below; the loop goes on.
         while self._held:
             source, message, engine, context = self._held[0]
             if self._conflicts(source, message, engine):
@@ -400,7 +411,11 @@ class Broker(Recorder):
             self._held.popleft()
             if engine:
                 assert isinstance(message, Operation)
-                effects += self.engines[engine].resume(source, message, context, now)
+                self._in_its_place = 0
+                try:
+                    effects += self.engines[engine].resume(source, message, context, now)
+                finally:
+                    self._in_its_place = None
             else:
                 effects += self._carry_out(source, message, now, admitted=bool(context))
         for source in list(self._waiting):

@@ -1,0 +1,151 @@
+"""What waits for a decision: the turn of each, when it is released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.broker import Broker
+from overlay.effects import Effect
+from overlay.filters import Filter
+from overlay.messages import BrokerName, Hop, Join, Leave, Operation
+from overlay.routing import Outcome
+
+#: What is held while the gate is closed.
+GATED = Filter(class_="gated")
+
+B1 = Hop("B1")
+
+
+class Bystander:
+    """An engine at rest."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def receive(self, source: Hop, body: Any, now: float) -> list[Effect]:
+        raise AssertionError("nobody says anything")
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        raise AssertionError("no timer was set")
+
+    def client_left(self, client: str, now: float) -> list[Effect]:
+        return []
+
+    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
+        return []
+
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        return False
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        return False
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        pass
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        raise AssertionError("nothing was submitted")
+
+    def completed(self, context: Any, now: float) -> list[Effect]:
+        return []
+
+    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
+        return None, []
+
+
+class Gate(Bystander):
+    """Holds certain operations until it opens, and tells what has passed."""
+
+    closed = True
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.seen: list[int] = []
+
+    def holds(self, source: Hop, message: Operation | Leave) -> bool:
+        assert isinstance(message, Operation)
+        return self.closed and message.filter.overlaps(GATED)
+
+    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        assert isinstance(message, Operation)
+        self.seen.append(message.seq)
+
+
+class Chain(Bystander):
+    """Carries out operations one after the other; each submits the next."""
+
+    def go(self, operations: list[Operation]) -> list[Effect]:
+        if not operations:
+            return self.broker.release(0.0)  # As engines do when a transaction has ended.
+        return self.broker.submit("chain", B1, operations[0], operations[1:], 0.0)
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        started = self.broker.start("chain", source, operation, context, now)
+        return [*started, *self.go(context)]
+
+
+def sub(number: int, filter: Filter) -> Operation:
+    return Operation(0, "sub", "C", number, filter)
+
+
+class Overlay:
+    def __init__(self) -> None:
+        self.broker = Broker(
+            BrokerName("B2"), [BrokerName("B1")], engines={"chain": Chain, "gate": Gate}
+        )
+        self.broker.receive(B1, Join(0, "C", "B1"), 0.0)
+
+    @property
+    def chain(self) -> Chain:
+        engine = self.broker.engines["chain"]
+        assert isinstance(engine, Chain)
+        return engine
+
+    @property
+    def gate(self) -> Gate:
+        engine = self.broker.engines["gate"]
+        assert isinstance(engine, Gate)
+        return engine
+
+    def plain(self, number: int, filter: Filter) -> None:
+        self.broker.receive(B1, sub(number, filter), 0.0)
+
+    def open(self) -> list[int]:
+        """Open the gate, and tell in which order what has waited was carried out."""
+        self.gate.closed = False
+        self.broker.release(0.0)
+        assert self.broker.at_rest
+        return self.gate.seen
+
+
+def test_what_one_brings_with_it_comes_before_what_waited_behind_it() -> None:
+    overlay = Overlay()
+    overlay.chain.go([sub(1, GATED), sub(2, Filter(x=1)), sub(3, Filter(x=2))])
+    overlay.plain(4, Filter(x=3))
+    assert overlay.gate.seen == []
+    assert overlay.open() == [1, 2, 3, 4]
+
+
+def test_what_one_brings_with_it_and_has_to_wait_again_keeps_its_place() -> None:
+    overlay = Overlay()
+
+    class Half(Gate):
+        def holds(self, source: Hop, message: Operation | Leave) -> bool:
+            return super().holds(source, message) and (not self.half or message.seq != 1)
+
+        half = False
+
+    half = overlay.broker.engines["gate"] = Half(overlay.broker)
+    overlay.chain.go([sub(1, GATED), sub(2, GATED), sub(3, Filter(x=2))])
+    overlay.plain(4, Filter(x=3))
+    half.half = True
+    overlay.broker.release(0.0)
+    assert half.seen == [1]
+    assert overlay.open() == [1, 2, 3, 4]
+
+
+def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other() -> None:
+    overlay = Overlay()
+    overlay.chain.go([sub(1, GATED), sub(2, Filter(x=1))])
+    overlay.chain.go([sub(3, GATED), sub(4, Filter(x=2))])
+    assert overlay.open() == [1, 2, 3, 4]
