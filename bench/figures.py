@@ -127,7 +127,8 @@ def bars(
             color=PAPER,
             label="paper",
         )
-        axes.legend(fontsize=8, frameon=False, loc="upper center")
+        # Beside the bars, wherever they reach.
+        figure.legend(fontsize=8, frameon=False, loc="outside lower center")
     axes.set_xticks(range(len(names)), [_wrapped(looks[name].label) for name in names], fontsize=8)
     axes.set_ylabel(unit)
     axes.set_ylim(bottom=0)
