@@ -240,20 +240,31 @@ class Routing:
 
         Comes to what `apply` would: the entry belongs here if somebody behind this broker, seen
         from the client, may publish for it; then the neighbour towards the client would have sent
-        it. Returns what has to be sent to other neighbours; those around are told only what goes,
-        which may be on its way to them, attracted by an advertisement before it was dropped here.
+        it. Returns what has to be sent to other neighbours. Those around are told only what goes:
+        what may be on its way to them, attracted by an advertisement before it was dropped here;
+        and the new entry itself, if it would not have come to them from here. They may know of an
+        advertisement that is on its way to this broker. If it arrives, it attracts the entry; if it
+        is taken back before, nobody else would tell them.
         """
         source = self.crt[ClientName(operation.client)].hop
+        own = (operation.seq,) if operation.store else ()
         if not is_client(source):
             beyond = (space for hop, space in self.srt.items() if hop != source)
             store = operation.store and any(s.reaches(operation.filter, view) for s in beyond)
             operation = msgspec.structs.replace(operation, store=store)
+        forward = dict(self._apply_subscription(source, operation, Scope(view)))
         sent: list[tuple[Hop, Operation]] = []
-        for hop, message in self._apply_subscription(source, operation, Scope(view)):
+        for hop in self._others(source):
+            message = forward.get(hop)
             if hop not in around:
-                sent.append((hop, message))
-            elif message.drop:
-                sent.append((hop, msgspec.structs.replace(message, store=False)))
+                if message is not None:
+                    sent.append((hop, message))
+                continue
+            drop = message.drop if message is not None else ()
+            if message is None or not message.store:
+                drop = (*drop, *own)
+            if drop:
+                sent.append((hop, _taken_out(operation, drop)))
         return sent
 
     # --- versions ---
@@ -347,6 +358,11 @@ def taken_back(entry: Entry) -> Operation:
     return Operation(
         0, "usub", entry.client, entry.seq, entry.filter, store=False, drop=(entry.seq,)
     )
+
+
+def _taken_out(operation: Operation, drop: tuple[int, ...]) -> Operation:
+    """That a client's entries go, and nothing comes in their place."""
+    return msgspec.structs.replace(operation, req=0, kind="usub", store=False, drop=drop)
 
 
 def _line(entry: Entry, kind: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ AllRules == {
   "order",       \* a step is carried out when those that it depends on have been
   "complete",    \* what depends on an (un-)advertisement waits until it is everywhere
   "drops follow", \* neighbours in the span are told what to drop: it may be on its way to them
-  "belongs" }    \* an entry is stored only where somebody beyond may publish for it
+  "own follows" } \* ... and that the new entry would not have come to them from here
 
 VARIABLES brk, net, inbox, plain
 vars == <<brk, net, inbox, plain>>
@@ -158,14 +158,17 @@ Finished(s, b, task) ==
 ApplyHere(s, b, i) ==
   LET step == Steps[i]
       src == HopTo(b, step.client)
-      n == IF \/ src = b \/ "belongs" \notin Rules
+      n == IF \/ src = b
               \/ \E a \in s.srt : HopTo(b, a[1]) # src
            THEN step.n ELSE 0
       out == ApplySub(s, b, step.kind, step.client, n, step.drop, <<>>)
       others == {f \in out.forward : f[1] \notin Span}
-      drops == IF "drops follow" \notin Rules THEN {}
-               ELSE {<<f[1], [f[2] EXCEPT ![4] = 0]>> :
-                       f \in {g \in out.forward : g[1] \in Span /\ g[2][5] # {}}}
+      to(h) == {f[2] : f \in {g \in out.forward : g[1] = h}}
+      stored(h) == \E m \in to(h) : m[4] # 0
+      gone(h) == (IF "drops follow" \in Rules THEN UNION {m[5] : m \in to(h)} ELSE {})
+                 \cup (IF "own follows" \in Rules /\ step.n # 0 /\ ~stored(h) THEN {step.n} ELSE {})
+      drops == {<<h, Op("usub", step.client, 0, gone(h), <<>>)>> :
+                  h \in {x \in Around(b) \ {src} : gone(x) # {}}}
   IN  Ask(out.s, others \cup drops, <<>>)
 
 \* STx._publish: to the broker's own clients, and to brokers outside the span.

@@ -1,7 +1,7 @@
 ---------------------------- MODULE STxTakenBack ---------------------------
 (* As STxCrossing, but Y takes its advertisement back while it is still on  *)
-(* its way: B1 has stored on behalf of B2 what B2 never sent, so nobody     *)
-(* takes it back.  A gap that is known; see proofs/errata.md.                *)
+(* its way: B1 has stored on behalf of B2 what B2 never sent, and only B2   *)
+(* can tell it so.                                                          *)
 EXTENDS STx
 MCNbr == Chain3
 MCClients == {"X", "C", "Z", "Y"}

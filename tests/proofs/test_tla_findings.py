@@ -45,10 +45,7 @@ def test_s_tx_drops_what_an_advertisement_has_set_in_motion(seed: int) -> None:
     crossing(seed, taken_back=False).check_at_rest()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a gap that is known: proofs/errata.md", raises=AssertionError
-)
 def test_s_tx_takes_back_what_it_stored_for_an_advertisement_that_is_gone() -> None:
-    """STxTakenBack: B1 stores on behalf of B2 what B2 never sends, nor takes back."""
+    """STxTakenBack without "own follows": B1 stores what B2 never sends, nor takes back."""
     for seed in range(100):
         crossing(seed, taken_back=True).check_at_rest()

@@ -146,8 +146,11 @@ def test_outside_the_span_an_operation_goes_as_a_plain_one_and_nothing_waits() -
     one.hear("B1", Admitted(TX, "B1", {0: sub_of("A1", Q)}))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3", P)}))
     said = one.hear("B1", Decide(TX, True))
-    plain = [(to, op.kind, op.client) for to, op in said if isinstance(op, Operation)]
-    assert plain == [("B4", "sub", "A1")], "B4 may publish q and is in no span"
+    plain = [(to, op) for to, op in said if isinstance(op, Operation)]
+    stored = [(to, op.kind, op.client) for to, op in plain if op.store]
+    assert stored == [("B4", "sub", "A1")], "B4 may publish q and is in no span"
+    gone = [(to, op.client, op.drop) for to, op in plain if not op.store]
+    assert gone == [("B3", "A1", (1,)), ("B1", "A3", (1,))], "from here they would not have it"
     assert one.wanted_by(class_="q") == ["B1"]
 
 
