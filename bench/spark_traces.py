@@ -252,7 +252,8 @@ def _handled(
     first = each.where("own").groupBy(*key).agg(F.min("seq").alias("first"))
     return (
         each.join(first, list(key))
-        .where("seq >= first")
+        # What neighbours say of the same operation once more, in S-TX, is nobody's to wait for.
+        .where("seq = first OR (seq > first AND NOT own)")
         .groupBy(*key, "first")
         .agg(F.max("seq").alias("last"))
     )

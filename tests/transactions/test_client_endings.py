@@ -189,12 +189,12 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
     monkeypatch.setattr("padres_tx.aio_tx.CALL_TIMEOUT_S", 0.001)
     async with by_hand() as (e, broker):
         tx = await e.beginTX("d-tx", deadline_s=0.001)
-        with pytest.raises(CallTimeout, match="for the outcome of E:3 in vain"):
+        with pytest.raises(CallTimeout, match=f"for the outcome of {tx} in vain"):
             await e.commitTX(tx)
-        broker.tell(wire.Ended(("E", 3), True))
+        broker.tell(wire.Ended(("E", int(tx.partition(":")[2])), True))
         tx = await e.beginTX("d-tx")
         broker.answer = lambda message: [wire.Ended(message.tx, True)]
-        with pytest.raises(CallTimeout, match="apply E:4, which is committed"):
+        with pytest.raises(CallTimeout, match=f"apply {tx}, which is committed"):
             await e.commitTX(tx, wait="applied")
 
 
