@@ -1,6 +1,6 @@
 """What brokers say to each other about dynamic transactions (D-TX and D-TX-NI).
 
-`padres_tx.dynamic` explains the protocol that these make up.
+`padres_tx.dynamic` and `padres_tx.two_phase` explain the protocol that these make up.
 """
 
 from __future__ import annotations

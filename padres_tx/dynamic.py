@@ -9,12 +9,11 @@ decision, so a client that dies never blocks anyone. The protocol, with the pape
               is answered by Acked when it has been handled everywhere behind the sender, and the
               clients there have finished what a tcm asked for (nested acknowledgements,
               Algorithm 2). Nothing else is acknowledged; see below.
-    Prepare   floods, and every broker votes; Vote converges (Algorithm 3).
-    Decide    floods, Decided converges, and then Forget floods: nobody needs the state before.
-    Doom      goes to the coordinator's edge: this transaction cannot be carried out.
+    Prepare   and what follows, up to Forget: the votes and the decision (`padres_tx.two_phase`).
 
 What isolates transactions from each other is left to the engines (`d_tx`, `d_tx_ni`): the scope in
-which operations look at and change the tables, and how a broker judges at Prepare.
+which operations look at and change the tables, and how a broker judges at Prepare. What a broker
+keeps of a transaction is in `padres_tx.dynamic_tx`.
 
 A client's operations of one frame wait in a queue at its edge broker and are done one by one
 (Thread); a frame that a tcm opened ends before the tcm counts as done (Trigger, Trigger*).
@@ -49,174 +48,53 @@ An engine that lets operations wait at a broker breaks "handles each when it arr
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import msgspec
 
 from overlay.broker import Broker
-from overlay.effects import CancelTimer, Effect, Send, SetTimer
+from overlay.effects import Effect, SetTimer
 from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
-from overlay.filters import Filter, check_point
+from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
-from overlay.tasks import Tasks
-from padres_tx.between import (
-    Acked,
-    AnyBetween,
-    Between,
-    Decide,
-    Decided,
-    Doom,
-    Forget,
-    Init,
-    Op,
-    Prepare,
-    Vote,
-    codec,
-)
-from padres_tx.conflicts import Footprint
+from padres_tx.between import Acked, Between, Decide, Decided, Doom, Init, Op, codec
+from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
+from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
+    DEADLINE_LIMIT_S,
+    TX_LIMIT,
     Abort,
-    Applied,
     Began,
     Begin,
     Commit,
-    Drained,
     Ended,
     Finish,
     Operate,
     Operated,
     Tcm,
-    ToClient,
     TxID,
-    engine_message,
-    to_client,
     tx_text,
 )
 
-#: Transactions that may be known to a broker at once, so that one client cannot fill all of them.
-TX_LIMIT = 100_000
+#: What the author of an engine needs from here.
+__all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
 
 #: Operations that one frame may have queued at its edge broker.
 FRAME_LIMIT = 10_000
 
-#: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
-DEADLINE_LIMIT_S = 3600.0
-
-
-# --- what a broker knows of a transaction ---
-
-
-class Verdict(NamedTuple):
-    """A broker's vote: an empty code is a yes."""
-
-    code: str = ""
-    reason: str = ""
-
-
-YES = Verdict()
-
 #: Why a transaction cannot begin: an earlier client of that name has given the same number.
 REUSED = "brokers still know an earlier transaction of this name"
 
-#: The vote of a broker that has sent Doom, which says why.
-DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
-
-class Frame:
-    """Operations of one client that are carried out one after the other."""
-
-    __slots__ = ("busy", "hop", "last", "number", "queue", "trigger")
-
-    def __init__(self, hop: Hop, number: int, trigger: str = "") -> None:
-        self.hop = hop
-        self.number = number
-        #: For records: the tcm that opened the frame, and the last operation in it.
-        self.trigger = trigger
-        self.last: tuple[str, ...] = ()
-        self.queue: deque[Operate | Finish | Commit] = deque()
-        self.busy = False
-
-
-class OpTask:
-    """An operation under way here and behind this broker.
-
-    It came from a neighbour, with a request number if that wants an answer, or from a frame of a
-    client of this broker.
-    """
-
-    __slots__ = ("frame", "number", "origin", "pub", "receivers", "req", "tcm", "tx", "waiting")
-
-    def __init__(
-        self, tx: Tx, origin: Hop, req: int, *, frame: Frame | None = None, number: int = 0
-    ) -> None:
-        self.tx = tx
-        self.origin = origin
-        self.req = req
-        self.frame = frame
-        self.number = number
-        self.waiting = 0
-        self.receivers = 0
-        self.tcm = False
-        self.pub: Pub | None = None
-
-
-class Tx:
-    """One transaction at one broker."""
-
-    def __init__(self, tx: TxID, age: int, upstream: Hop, now: float) -> None:
-        self.id = tx
-        self.age = age
-        #: Where the coordinator is; its own hop at its edge broker.
-        self.upstream = upstream
-        self.began_at = now
-        self.status = "active"
-        #: The neighbours whose votes or acknowledgements are outstanding.
-        self.awaited: set[Hop] = set()
-        self.verdict: Verdict | None = None
-        self.voted = False
-        self.doomed = False
-        self.forgotten = False
-        #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
-        self.orphan = False
-        self.footprint = Footprint()
-        self.frames: dict[tuple[Hop, int], Frame] = {}
-        #: What this broker has asked of others and of clients in it.
-        self.tasks: Tasks[OpTask] = Tasks()
-        #: Publications that clients of this broker get at commit, in order.
-        self.deliveries: list[tuple[Hop, Pub]] = []
-        #: What clients of this broker have said in it, by client; also those that only received.
-        self.words: dict[Hop, list[tuple[str, Filter]]] = {}
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether this is the coordinator's edge broker."""
-        return is_client(self.upstream)
-
-    @property
-    def open(self) -> bool:
-        return self.status not in ("committed", "aborted")
-
-    @property
-    def precedence(self) -> tuple[int, TxID]:
-        """Who is older: by the age of the first attempt, then by name."""
-        return self.age, self.id
-
-
-class Dynamic:
+class Dynamic(TwoPhaseCommit):
     """A dynamic engine at one broker; see the module's docstring."""
 
-    name: ClassVar[str]
-
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.routing = broker.routing
-        self.txs: dict[TxID, Tx] = {}
+        super().__init__(broker)
         self._clock = 0
-        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+        self._receivers |= {
             Begin: self._begin,
             Operate: self._enqueue,
             Finish: self._enqueue,
@@ -225,12 +103,6 @@ class Dynamic:
             Init: self._init,
             Op: self._op,
             Acked: self._acked,
-            Prepare: self._asked_to_vote,
-            Vote: self._vote,
-            Decide: self._decide_here,
-            Decided: self._decided,
-            Forget: self._forget,
-            Doom: self._doomed,
         }
 
     # --- what an engine decides (isolation) ---
@@ -240,10 +112,6 @@ class Dynamic:
 
     def scope(self, tx: Tx) -> Scope:
         """As whom its operations look at and change the tables."""
-        raise NotImplementedError
-
-    def judge(self, tx: Tx) -> Verdict | None:
-        """This broker's vote, or None to look again after the next decision."""
         raise NotImplementedError
 
     def apply(
@@ -258,18 +126,6 @@ class Dynamic:
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         """An operation was carried out."""
-
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
-        """The decision has come: make the changes count, or undo them."""
-        raise NotImplementedError
-
-    def forgotten(self, tx: Tx) -> None:
-        """Every broker has the decision."""
-        del self.txs[tx.id]
-
-    def something_decided(self, now: float) -> list[Effect]:
-        """A transaction was decided here, of whichever engine, and what it held up is released."""
-        return []
 
     # --- the broker's inputs (overlay.broker.Engine) ---
 
@@ -438,6 +294,12 @@ class Dynamic:
         frame.queue.append(message)
         return self._pump(tx, frame, now)
 
+    def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
+        tx = self.txs.get(abort.tx)
+        if tx is None or source not in tx.words:
+            return [self.tell(source, self._stranger(source, abort.tx, tx))]
+        return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
+
     def _stranger(self, source: Hop, tx_id: TxID, tx: Tx | None) -> Ended:
         name = tx_text(tx_id)
         if tx is not None and tx.open:
@@ -594,194 +456,3 @@ class Dynamic:
         frame.busy = False
         operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))
         return [operated, *self._pump(tx, frame, now)]
-
-    # --- preparing ---
-
-    def prepare(self, tx: Tx, now: float) -> list[Effect]:
-        """The coordinator wants the commit and all operations are done: ask for the votes."""
-        return self._prepare(tx.upstream, Prepare(tx.id), now)
-
-    def _asked_to_vote(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
-        tx = self.txs.get(prepare.tx)
-        if tx is None or tx.upstream != source:
-            # This broker was restarted since it began.
-            return self.send((source,), Vote(prepare.tx, "broker", f"{self.broker.name} forgot it"))
-        return self._prepare(source, prepare, now)
-
-    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
-        tx = self._known(prepare.tx, source)
-        if not tx.open:
-            return []
-        tx.status = "preparing"
-        tx.awaited = set(self.others(tx))
-        # Forwarded before this broker has made up its mind: waiting happens side by side.
-        return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
-
-    def _look_again(self, tx: Tx, now: float) -> list[Effect]:
-        if tx.status == "preparing" and tx.verdict is None:
-            tx.verdict = DOOMED if tx.doomed else self.judge(tx)
-        return self._answer(tx, now)
-
-    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
-        tx = self.txs.get(vote.tx)
-        if tx is None or not tx.open:
-            return []
-        tx.awaited.discard(source)
-        if vote.code:
-            tx.verdict = Verdict(vote.code, vote.reason)
-        return self._answer(tx, now)
-
-    def _answer(self, tx: Tx, now: float) -> list[Effect]:
-        """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
-        verdict = tx.verdict
-        if verdict is None or tx.voted or tx.status != "preparing":
-            return []
-        if not verdict.code and tx.awaited:
-            return []
-        tx.voted = True
-        if tx.at_edge:
-            return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
-        return self.send((tx.upstream,), Vote(tx.id, *verdict))
-
-    # --- the decision ---
-
-    def doom(self, tx: Tx, code: str, reason: str, now: float) -> list[Effect]:
-        """The transaction cannot be carried out: abort it, or tell who can."""
-        if tx.doomed or not tx.open:
-            return []
-        tx.doomed = True
-        if tx.at_edge:
-            return self._spread(tx, Decide(tx.id, False, code, reason), now)
-        return self.send((tx.upstream,), Doom(tx.id, code, reason))
-
-    def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
-        tx = self.txs.get(doom.tx)
-        return self.doom(tx, doom.code, doom.reason, now) if tx is not None else []
-
-    def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
-        tx = self.txs.get(abort.tx)
-        if tx is None or source not in tx.words:
-            return [self.tell(source, self._stranger(source, abort.tx, tx))]
-        return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
-
-    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
-        tx = self.txs.get(decide.tx)
-        if tx is None or not tx.open:
-            # Forgotten with this broker's former life, or never begun here (`_init`).
-            return self.send((source,), Decided(decide.tx))
-        if tx.upstream != source:
-            raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
-        return self._spread(tx, decide, now)
-
-    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
-        """Make a decision count here, and pass it on."""
-        assert tx.open, "a decision is final"
-        tx.status = "committed" if decide.committed else "aborted"
-        tx.awaited = set(self.others(tx))
-        tx.tasks = Tasks()
-        tx.frames.clear()
-        effects: list[Effect] = []
-        if tx.at_edge:
-            effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
-        effects += self._trace("decide", tx, now)
-        effects += self.decided(tx, now)
-        effects += self.send(self.others(tx), decide)
-        if decide.committed:
-            effects += self._deliver(tx, now)
-        for hop, words in tx.words.items():
-            effective = tuple(words) if decide.committed else ()
-            ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
-            effects.append(self.tell(hop, ended))
-        for other in list(self.txs.values()):
-            if other.status == "preparing" and other.verdict is None:
-                effects += self._look_again(other, now)
-        effects += self.broker.release(now)
-        effects += something_decided(self.broker, now)
-        return effects + self._acknowledge(tx, now)
-
-    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for hop, pub in tx.deliveries:
-            if self.broker.trace:
-                effects.append(
-                    self.broker.record(
-                        "deliver", now, pub, dests=(hop,), tx=tx_text(tx.id), engine=self.name
-                    )
-                )
-            effects.append(Send((hop,), pub))
-        return effects
-
-    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
-        tx = self.txs.get(decided.tx)
-        if tx is None or tx.open:
-            return []
-        tx.awaited.discard(source)
-        return self._acknowledge(tx, now)
-
-    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
-        """When all behind this broker have the decision, say so; at the edge, that was all."""
-        if tx.awaited or tx.forgotten:
-            return []
-        if not tx.at_edge and not tx.orphan:
-            return self.send((tx.upstream,), Decided(tx.id))
-        effects: list[Effect] = []
-        if tx.at_edge and tx.status == "committed":
-            effects.append(self.tell(tx.upstream, Applied(tx.id)))
-        return [*effects, *self._forget(tx.upstream, Forget(tx.id), now)]
-
-    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
-        tx = self.txs.get(forget.tx)
-        if tx is None or tx.upstream != source or tx.open:
-            return []
-        tx.forgotten = True
-        effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
-        if tx.status == "committed":
-            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
-        self.forgotten(tx)
-        return effects
-
-    # --- small things ---
-
-    def others(self, tx: Tx) -> tuple[Hop, ...]:
-        """The neighbours on the far side from the coordinator."""
-        return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
-
-    def _known(self, tx_id: TxID, source: Hop) -> Tx:
-        tx = self.txs.get(tx_id)
-        if tx is None or tx.upstream != source:
-            raise ProtocolError(f"{source} does not speak for {tx_text(tx_id)}")
-        return tx
-
-    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
-        if not hops:
-            return []
-        return [Send(hops, engine_message(self.name, codec.encode(message)))]
-
-    def tell(self, hop: Hop, message: ToClient) -> Effect:
-        return Send((hop,), engine_message(self.name, to_client.encode(message)))
-
-    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
-        if not self.broker.trace:
-            return []
-        outcome = "" if tx.open else tx.status
-        return [
-            self.broker.record(
-                kind,
-                now,
-                None,
-                tx.upstream,
-                self.others(tx),
-                tx=tx_text(tx.id),
-                engine=self.name,
-                outcome=outcome,
-            )
-        ]
-
-
-def something_decided(broker: Broker, now: float) -> list[Effect]:
-    """Tell the engines of a broker that a transaction was decided there."""
-    effects: list[Effect] = []
-    for engine in broker.engines.values():
-        if isinstance(engine, Dynamic):
-            effects += engine.something_decided(now)
-    return effects

@@ -33,7 +33,6 @@ from overlay.errors import OverlayError
 from overlay.filters import Filter
 from overlay.messages import AnyMessage, Kind, Operation
 from padres_tx import engines
-from padres_tx.dynamic import DEADLINE_LIMIT_S
 from padres_tx.errors import (
     BadTransaction,
     NotCoordinator,
@@ -46,7 +45,7 @@ from padres_tx.errors import (
 from padres_tx.listeners import Listeners
 from padres_tx.session import EngineEvent, Event, Notification, Session
 from padres_tx.static import Op
-from padres_tx.wire import TxID, tx_text
+from padres_tx.wire import DEADLINE_LIMIT_S, TxID, tx_text
 
 if TYPE_CHECKING:
     from padres_tx.seats import Seat

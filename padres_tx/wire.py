@@ -23,6 +23,12 @@ TxID: TypeAlias = Version
 
 OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
 
+#: Transactions that may be known to a broker at once, so that one client cannot fill all of them.
+TX_LIMIT = 100_000
+
+#: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
+DEADLINE_LIMIT_S = 3600.0
+
 
 def tx_text(tx: TxID) -> str:
     """A transaction's name for people and records."""

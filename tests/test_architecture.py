@@ -30,6 +30,8 @@ PURE = (
     "overlay/lastword.py",
     "padres_tx/session.py",
     "padres_tx/dynamic.py",
+    "padres_tx/dynamic_tx.py",
+    "padres_tx/two_phase.py",
     "padres_tx/conflicts.py",
     "padres_tx/compensation.py",
     "padres_tx/admission.py",

@@ -42,8 +42,10 @@ from overlay.routing import Outcome
 from padres_tx.admission import Conflict, Words, in_order
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
-from padres_tx.dynamic import DEADLINE_LIMIT_S, TX_LIMIT, something_decided
+from padres_tx.two_phase import something_decided
 from padres_tx.wire import (
+    DEADLINE_LIMIT_S,
+    TX_LIMIT,
     Abort,
     Applied,
     Ended,

@@ -1,0 +1,108 @@
+"""What a broker knows of one dynamic transaction (D-TX and D-TX-NI): state, and no rules.
+
+A `Tx` is one transaction at one broker, from Init to Forget. In it are the *frames* of the clients
+of this broker, each a queue of operations that are done one by one, and the operations that are
+*under way* here and behind this broker. `padres_tx.dynamic` says how operations change it, and
+`padres_tx.two_phase` how it comes to its decision; this module knows neither.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from overlay.filters import Filter
+from overlay.messages import Hop, Pub, is_client
+from overlay.tasks import Tasks
+from padres_tx.conflicts import Footprint
+from padres_tx.wire import Commit, Finish, Operate, TxID
+
+
+class Verdict(NamedTuple):
+    """A broker's vote: an empty code is a yes."""
+
+    code: str = ""
+    reason: str = ""
+
+
+YES = Verdict()
+
+
+class Frame:
+    """Operations of one client that are carried out one after the other."""
+
+    __slots__ = ("busy", "hop", "last", "number", "queue", "trigger")
+
+    def __init__(self, hop: Hop, number: int, trigger: str = "") -> None:
+        self.hop = hop
+        self.number = number
+        #: For records: the tcm that opened the frame, and the last operation in it.
+        self.trigger = trigger
+        self.last: tuple[str, ...] = ()
+        self.queue: deque[Operate | Finish | Commit] = deque()
+        self.busy = False
+
+
+class OpTask:
+    """An operation under way here and behind this broker.
+
+    It came from a neighbour, with a request number if that wants an answer, or from a frame of a
+    client of this broker.
+    """
+
+    __slots__ = ("frame", "number", "origin", "pub", "receivers", "req", "tcm", "tx", "waiting")
+
+    def __init__(
+        self, tx: Tx, origin: Hop, req: int, *, frame: Frame | None = None, number: int = 0
+    ) -> None:
+        self.tx = tx
+        self.origin = origin
+        self.req = req
+        self.frame = frame
+        self.number = number
+        self.waiting = 0
+        self.receivers = 0
+        self.tcm = False
+        self.pub: Pub | None = None
+
+
+class Tx:
+    """One transaction at one broker."""
+
+    def __init__(self, tx: TxID, age: int, upstream: Hop, now: float) -> None:
+        self.id = tx
+        self.age = age
+        #: Where the coordinator is; its own hop at its edge broker.
+        self.upstream = upstream
+        self.began_at = now
+        self.status = "active"
+        #: The neighbours whose votes or acknowledgements are outstanding.
+        self.awaited: set[Hop] = set()
+        self.verdict: Verdict | None = None
+        self.voted = False
+        self.doomed = False
+        self.forgotten = False
+        #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
+        self.orphan = False
+        self.footprint = Footprint()
+        self.frames: dict[tuple[Hop, int], Frame] = {}
+        #: What this broker has asked of others and of clients in it.
+        self.tasks: Tasks[OpTask] = Tasks()
+        #: Publications that clients of this broker get at commit, in order.
+        self.deliveries: list[tuple[Hop, Pub]] = []
+        #: What clients of this broker have said in it, by client; also those that only received.
+        self.words: dict[Hop, list[tuple[str, Filter]]] = {}
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether this is the coordinator's edge broker."""
+        return is_client(self.upstream)
+
+    @property
+    def open(self) -> bool:
+        return self.status not in ("committed", "aborted")
+
+    @property
+    def precedence(self) -> tuple[int, TxID]:
+        """Who is older: by the age of the first attempt, then by name."""
+        return self.age, self.id

@@ -1,0 +1,266 @@
+"""One decision for all brokers: the commit protocol of dynamic transactions (Algorithm 3).
+
+The coordinator's edge broker asks for votes and owns the decision:
+
+    Prepare   floods, and every broker votes; Vote converges. A no goes on at once, a yes when all
+              behind the broker have said so.
+    Decide    floods; each broker makes the changes count or undoes them, hands over the
+              publications of a commit and tells its clients. Decided converges, and then Forget
+              floods: nobody needs the state before.
+    Doom      goes to the coordinator's edge at any time: this transaction cannot be carried out.
+
+A broker that was restarted knows nothing of a transaction: it votes no, and has no objection to
+any decision.
+
+How operations come about and who waits for them is not known here (`padres_tx.dynamic`), nor how a
+broker judges, or what makes changes count (the engines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from overlay.broker import Broker
+from overlay.effects import CancelTimer, Effect, Send
+from overlay.errors import ProtocolError
+from overlay.messages import Hop
+from overlay.tasks import Tasks
+from padres_tx.between import AnyBetween, Decide, Decided, Doom, Forget, Prepare, Vote, codec
+from padres_tx.dynamic_tx import Tx, Verdict
+from padres_tx.wire import (
+    Applied,
+    Drained,
+    Ended,
+    ToClient,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
+
+#: The vote of a broker that has sent Doom, which says why.
+DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
+
+
+class TwoPhaseCommit:
+    """The votes and the decision at one broker; see the module's docstring."""
+
+    name: ClassVar[str]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.txs: dict[TxID, Tx] = {}
+        #: Who takes which message; an engine adds its own.
+        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+            Prepare: self._asked_to_vote,
+            Vote: self._vote,
+            Decide: self._decide_here,
+            Decided: self._decided,
+            Forget: self._forget,
+            Doom: self._doomed,
+        }
+
+    # --- what an engine decides (isolation) ---
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        """This broker's vote, or None to look again after the next decision."""
+        raise NotImplementedError
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        """The decision has come: make the changes count, or undo them."""
+        raise NotImplementedError
+
+    def forgotten(self, tx: Tx) -> None:
+        """Every broker has the decision."""
+        del self.txs[tx.id]
+
+    def something_decided(self, now: float) -> list[Effect]:
+        """A transaction was decided here, of whichever engine, and what it held up is released."""
+        return []
+
+    # --- preparing ---
+
+    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+        """The coordinator wants the commit and all operations are done: ask for the votes."""
+        return self._prepare(tx.upstream, Prepare(tx.id), now)
+
+    def _asked_to_vote(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self.txs.get(prepare.tx)
+        if tx is None or tx.upstream != source:
+            # This broker was restarted since it began.
+            return self.send((source,), Vote(prepare.tx, "broker", f"{self.broker.name} forgot it"))
+        return self._prepare(source, prepare, now)
+
+    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self._known(prepare.tx, source)
+        if not tx.open:
+            return []
+        tx.status = "preparing"
+        tx.awaited = set(self.others(tx))
+        # Forwarded before this broker has made up its mind: waiting happens side by side.
+        return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
+
+    def _look_again(self, tx: Tx, now: float) -> list[Effect]:
+        if tx.status == "preparing" and tx.verdict is None:
+            tx.verdict = DOOMED if tx.doomed else self.judge(tx)
+        return self._answer(tx, now)
+
+    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+        tx = self.txs.get(vote.tx)
+        if tx is None or not tx.open:
+            return []
+        tx.awaited.discard(source)
+        if vote.code:
+            tx.verdict = Verdict(vote.code, vote.reason)
+        return self._answer(tx, now)
+
+    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+        """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
+        verdict = tx.verdict
+        if verdict is None or tx.voted or tx.status != "preparing":
+            return []
+        if not verdict.code and tx.awaited:
+            return []
+        tx.voted = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
+        return self.send((tx.upstream,), Vote(tx.id, *verdict))
+
+    # --- the decision ---
+
+    def doom(self, tx: Tx, code: str, reason: str, now: float) -> list[Effect]:
+        """The transaction cannot be carried out: abort it, or tell who can."""
+        if tx.doomed or not tx.open:
+            return []
+        tx.doomed = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, False, code, reason), now)
+        return self.send((tx.upstream,), Doom(tx.id, code, reason))
+
+    def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
+        tx = self.txs.get(doom.tx)
+        return self.doom(tx, doom.code, doom.reason, now) if tx is not None else []
+
+    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        tx = self.txs.get(decide.tx)
+        if tx is None or not tx.open:
+            # Forgotten with this broker's former life, or never begun here (`_init`).
+            return self.send((source,), Decided(decide.tx))
+        if tx.upstream != source:
+            raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        return self._spread(tx, decide, now)
+
+    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Make a decision count here, and pass it on."""
+        assert tx.open, "a decision is final"
+        tx.status = "committed" if decide.committed else "aborted"
+        tx.awaited = set(self.others(tx))
+        tx.tasks = Tasks()
+        tx.frames.clear()
+        effects: list[Effect] = []
+        if tx.at_edge:
+            effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
+        effects += self._trace("decide", tx, now)
+        effects += self.decided(tx, now)
+        effects += self.send(self.others(tx), decide)
+        if decide.committed:
+            effects += self._deliver(tx, now)
+        for hop, words in tx.words.items():
+            effective = tuple(words) if decide.committed else ()
+            ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
+            effects.append(self.tell(hop, ended))
+        for other in list(self.txs.values()):
+            if other.status == "preparing" and other.verdict is None:
+                effects += self._look_again(other, now)
+        effects += self.broker.release(now)
+        effects += something_decided(self.broker, now)
+        return effects + self._acknowledge(tx, now)
+
+    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for hop, pub in tx.deliveries:
+            if self.broker.trace:
+                effects.append(
+                    self.broker.record(
+                        "deliver", now, pub, dests=(hop,), tx=tx_text(tx.id), engine=self.name
+                    )
+                )
+            effects.append(Send((hop,), pub))
+        return effects
+
+    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+        tx = self.txs.get(decided.tx)
+        if tx is None or tx.open:
+            return []
+        tx.awaited.discard(source)
+        return self._acknowledge(tx, now)
+
+    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+        """When all behind this broker have the decision, say so; at the edge, that was all."""
+        if tx.awaited or tx.forgotten:
+            return []
+        if not tx.at_edge and not tx.orphan:
+            return self.send((tx.upstream,), Decided(tx.id))
+        effects: list[Effect] = []
+        if tx.at_edge and tx.status == "committed":
+            effects.append(self.tell(tx.upstream, Applied(tx.id)))
+        return [*effects, *self._forget(tx.upstream, Forget(tx.id), now)]
+
+    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
+        tx = self.txs.get(forget.tx)
+        if tx is None or tx.upstream != source or tx.open:
+            return []
+        tx.forgotten = True
+        effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
+        if tx.status == "committed":
+            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
+        self.forgotten(tx)
+        return effects
+
+    # --- small things ---
+
+    def others(self, tx: Tx) -> tuple[Hop, ...]:
+        """The neighbours on the far side from the coordinator."""
+        return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
+
+    def _known(self, tx_id: TxID, source: Hop) -> Tx:
+        tx = self.txs.get(tx_id)
+        if tx is None or tx.upstream != source:
+            raise ProtocolError(f"{source} does not speak for {tx_text(tx_id)}")
+        return tx
+
+    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+        if not hops:
+            return []
+        return [Send(hops, engine_message(self.name, codec.encode(message)))]
+
+    def tell(self, hop: Hop, message: ToClient) -> Effect:
+        return Send((hop,), engine_message(self.name, to_client.encode(message)))
+
+    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+        if not self.broker.trace:
+            return []
+        outcome = "" if tx.open else tx.status
+        return [
+            self.broker.record(
+                kind,
+                now,
+                None,
+                tx.upstream,
+                self.others(tx),
+                tx=tx_text(tx.id),
+                engine=self.name,
+                outcome=outcome,
+            )
+        ]
+
+
+def something_decided(broker: Broker, now: float) -> list[Effect]:
+    """Tell the engines of a broker that a transaction was decided there."""
+    effects: list[Effect] = []
+    for engine in broker.engines.values():
+        if isinstance(engine, TwoPhaseCommit):
+            effects += engine.something_decided(now)
+    return effects
