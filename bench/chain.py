@@ -26,17 +26,16 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from bench.children import cpu_s
+from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic, all_matching, not_matching
 from padres_tx import launcher
 from padres_tx.channel import parse_address
@@ -241,13 +240,7 @@ def chain(
     """
     if matching and not subscriptions:
         raise click.UsageError("--matching says what --subscriptions do; say how many, too.")
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        rounds = ROUNDS * (5 if subscriptions else 4)
-        task, steps = shown.add_task("", total=1 + rounds), count()
-
-        def progress(next_step: str) -> None:
-            shown.update(task, description=next_step, completed=next(steps))
-
+    with steps_shown(1 + ROUNDS * (5 if subscriptions else 4)) as progress:
         row = measure(
             brokers=brokers,
             publications=publications,

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +22,12 @@ import click
 import msgspec
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock, rss_mb
 from bench.crowd import Crowd, TooFewDescriptors, allow_connections
 from bench.hop import WARM_UP, lone_broker
+from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic
 from padres_tx.cli.common import WrongInput
 
@@ -170,12 +169,7 @@ def clients(*, as_json: bool, clients: int, subscriptions: int, publications: in
     Ends with exit code 1 if a publication is lost, doubled or reordered; whether the goals hold is
     only said, for times depend on the machine.
     """
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        task, steps = shown.add_task("", total=2 + 2 * ROUNDS), count()
-
-        def progress(next_step: str) -> None:
-            shown.update(task, description=next_step, completed=next(steps))
-
+    with steps_shown(2 + 2 * ROUNDS) as progress:
         row = measure(
             clients=clients,
             subscriptions=subscriptions,

@@ -23,10 +23,10 @@ import click
 import msgspec
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from bench import chain, clients, hop, match, path, start
+from bench.progress import steps_shown
 from padres_tx.cli.common import CheckFailed, WrongInput
 from topologies import load
 
@@ -329,10 +329,8 @@ def run(names: list[str]) -> Report:
     """Run benchmarks of these names."""
     started = time.monotonic()
     figures: list[Figure] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(names))
+    with steps_shown(len(names)) as progress:
         for name in names:
-            progress.update(task, description=name)
+            progress(name)
             figures += BENCHMARKS[name]()
-            progress.advance(task)
     return Report(machine(), round(time.monotonic() - started, 1), figures)

@@ -23,17 +23,16 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock
+from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic, not_matching
 from topologies import BrokerSpec, Edge, Topology
 
@@ -188,12 +187,7 @@ def hop(*, as_json: bool, publications: int, subscriptions: int) -> None:
     the relay. Ends with exit code 1 if a publication is lost, doubled or reordered; whether the
     goals hold is only said, for times depend on the machine.
     """
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        task, steps = shown.add_task("", total=1 + 3 * ROUNDS), count()
-
-        def progress(next_step: str) -> None:
-            shown.update(task, description=next_step, completed=next(steps))
-
+    with steps_shown(1 + 3 * ROUNDS) as progress:
         row = measure(publications=publications, subscriptions=subscriptions, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(row), indent=2))

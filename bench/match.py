@@ -32,9 +32,9 @@ from intervaltree import Interval as TreeInterval
 from intervaltree import IntervalTree
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
+from bench.progress import steps_shown
 from overlay.filters import Filter, Value
 from overlay.index import Index
 from overlay.messages import Hop, Version
@@ -367,15 +367,13 @@ def match(*, as_json: bool, sizes: list[int], publications: int, seed: int) -> N
     on the machine.
     """
     measured: list[Measured] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(WORKLOADS) * len(sizes))
+    with steps_shown(len(WORKLOADS) * len(sizes)) as progress:
         for workload in WORKLOADS:
             for count in sizes:
-                progress.update(task, description=f"{workload}, {count:,} subscriptions")
+                progress(f"{workload}, {count:,} subscriptions")
                 measured.append(
                     measure(workload, count=count, publications=publications, seed=seed)
                 )
-                progress.advance(task)
     rows = [each.row for each in measured]
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
