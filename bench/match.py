@@ -195,15 +195,23 @@ class Disagreement(click.ClickException):
     exit_code = 1
 
 
+def drawn(
+    workload: str, count: int, publications: int, seed: int
+) -> tuple[list[Subscription], list[Point], list[Subscription]]:
+    """Subscriptions, publications for them, and the subscriptions that leave in the end."""
+    choose = random.Random(f"{seed} {workload} {count}")
+    filters, source = WORKLOADS[workload](count, choose)
+    points = [next(source) for _ in range(publications)]
+    subscriptions = [Subscription(filter, choose.choice(HOPS)) for filter in filters]
+    return subscriptions, points, choose.sample(subscriptions, min(count, REMOVED))
+
+
 def measure(workload: str, *, count: int, publications: int, seed: int) -> Measured:
     """Run one workload at one size.
 
     Raises Disagreement if the index does not find what the yardsticks find.
     """
-    choose = random.Random(f"{seed} {workload} {count}")
-    filters, source = WORKLOADS[workload](count, choose)
-    points = [next(source) for _ in range(publications)]
-    subscriptions = [Subscription(filter, choose.choice(HOPS)) for filter in filters]
+    subscriptions, points, leaving = drawn(workload, count, publications, seed)
     index: Index[Subscription] = Index()
     insert_us = _us_of_each(index.insert, subscriptions)
     scan, trees = LinearScan(subscriptions), PlainTrees(subscriptions)
@@ -212,7 +220,6 @@ def measure(workload: str, *, count: int, publications: int, seed: int) -> Measu
         [index.matching, index.hops, scan.matching, trees.matching], points
     )
     matches = sum(len(index.matching(point)) for point in points) / len(points)
-    leaving = choose.sample(subscriptions, min(count, REMOVED))
     remove_us = _us_of_each(index.remove, leaving)
     return Measured(
         Row(
@@ -240,14 +247,10 @@ class Alone:
 
 def alone(workload: str, *, count: int, publications: int, seed: int) -> Alone:
     """Run one workload at one size without the yardsticks, which take long to build."""
-    choose = random.Random(f"{seed} {workload} {count}")
-    filters, source = WORKLOADS[workload](count, choose)
-    points = [next(source) for _ in range(publications)]
-    subscriptions = [Subscription(filter, choose.choice(HOPS)) for filter in filters]
+    subscriptions, points, leaving = drawn(workload, count, publications, seed)
     index: Index[Subscription] = Index()
     insert_us = _us_of_each(index.insert, subscriptions)
     [match_us] = _us_in_turn([index.matching], points)
-    leaving = choose.sample(subscriptions, min(count, REMOVED))
     return Alone(match_us, insert_us, _us_of_each(index.remove, leaving))
 
 
