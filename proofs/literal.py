@@ -198,7 +198,9 @@ class DropAtCommit(DTx):
         return effects
 
 
-class _Unstamped(Versions):
+class UnstampedVersions(Versions):
+    """Does not write down what was undecided where a publication came in."""
+
     def begin(self, version: Version) -> None:
         super().begin(version)
         self.stamp = ()
@@ -210,7 +212,7 @@ class _Unstamped(Versions):
 
 def unstamped(broker: Broker) -> None:
     """Let every broker route plain publications on what is committed there when they come."""
-    broker.versions = _Unstamped()
+    broker.versions = UnstampedVersions()
 
 
 # --- Definition 2.1 ---

@@ -17,7 +17,7 @@ from overlay.effects import Effect, Send
 from overlay.filters import Filter
 from overlay.messages import Hop, Pub
 from overlay.routing import Routing, Scope
-from overlay.versions import Seen, Versions
+from overlay.versions import Seen
 from padres_tx.between import Decide, Decided
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.engines import s_tx
@@ -26,6 +26,7 @@ from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.wire import TxID, tx_text
 from proofs.checkers import Kind
+from proofs.literal import UnstampedVersions
 from proofs.world import all_engines
 
 Maker: TypeAlias = Callable[[Broker], Engine]
@@ -324,21 +325,9 @@ class NeverValidates(DTx):
 # --- handover ---
 
 
-class _Unstamped(Versions):
-    """Does not write down what was undecided where a publication came in."""
-
-    def begin(self, version: TxID) -> None:
-        super().begin(version)
-        self.stamp = ()
-
-    def _decide(self, version: TxID) -> None:
-        super()._decide(version)
-        self.stamp = ()
-
-
 class Unstamped(DTx):
     def __init__(self, broker: Broker) -> None:
-        broker.versions.__class__ = _Unstamped
+        broker.versions.__class__ = UnstampedVersions
         super().__init__(broker)
 
 
