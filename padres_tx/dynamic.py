@@ -59,6 +59,7 @@ from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
+from padres_tx import inspection
 from padres_tx.between import Acked, Between, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.two_phase import TwoPhaseCommit
@@ -201,28 +202,19 @@ class Dynamic(TwoPhaseCommit):
         raise AssertionError("nothing was started")
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
-        """List the transactions here, or "abort CLIENT:NUMBER" at its edge broker."""
-        verb, _, name = argument.partition(" ")
-        if verb == "abort":
-            for tx in self.txs.values():
-                if tx_text(tx.id) == name and tx.open and tx.at_edge:
-                    return {"aborted": name}, self.doom(
-                        tx, "operator", "an operator aborted it", now
-                    )
-            return {"error": f"{name} is not open, or {self.broker.name} does not decide it"}, []
-        return [self.describe(tx, now) for tx in self.txs.values()], []
+        return inspection.answer(
+            argument,
+            self.txs.values(),
+            broker=self.broker.name,
+            describe=lambda tx: self.describe(tx, now),
+            abort=lambda tx, code, reason: self.doom(tx, code, reason, now),
+        )
 
     def describe(self, tx: Tx, now: float) -> dict[str, Any]:
-        return {
-            "tx": tx_text(tx.id),
-            "engine": self.name,
-            "coordinator": tx.id[0],
-            "edge": tx.at_edge,
-            "status": tx.status,
-            "since_s": round(now - tx.began_at, 3),
-            "waits_for": self.waits_for(tx),
-            "clients": sorted(hop[1:] for hop in tx.words),
-        }
+        clients = [hop[1:] for hop in tx.words]
+        return inspection.description(
+            tx, engine=self.name, waits_for=self.waits_for(tx), clients=clients, now=now
+        )
 
     def waits_for(self, tx: Tx) -> str:
         """What keeps a transaction from going on, at this broker, in words."""

@@ -31,6 +31,7 @@ PURE = (
     "padres_tx/session.py",
     "padres_tx/dynamic.py",
     "padres_tx/dynamic_tx.py",
+    "padres_tx/inspection.py",
     "padres_tx/two_phase.py",
     "padres_tx/conflicts.py",
     "padres_tx/compensation.py",

@@ -39,6 +39,7 @@ from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.routing import Outcome
+from padres_tx import inspection
 from padres_tx.admission import Conflict, Words, in_order
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
@@ -256,14 +257,15 @@ class STx:
         return found
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
-        verb, _, name = argument.partition(" ")
-        if verb == "abort":
-            for tx in self.txs.values():
-                if tx_text(tx.id) == name and tx.open and tx.at_edge:
-                    decide = Decide(tx.id, False, "operator", "an operator aborted it")
-                    return {"aborted": name}, self._spread(tx, decide, now)
-            return {"error": f"{name} is not open, or {self.broker.name} does not decide it"}, []
-        return [self._describe(tx, now) for tx in self.txs.values()], []
+        return inspection.answer(
+            argument,
+            self.txs.values(),
+            broker=self.broker.name,
+            describe=lambda tx: self._describe(tx, now),
+            abort=lambda tx, code, reason: self._spread(
+                tx, Decide(tx.id, False, code, reason), now
+            ),
+        )
 
     def _describe(self, tx: Tx, now: float) -> dict[str, Any]:
         waits = "the decision"
@@ -272,16 +274,9 @@ class STx:
             waits = f"{left} operations" if left else f"brokers {', '.join(sorted(tx.awaited))}"
         elif tx.unanswered:
             waits = f"brokers {', '.join(sorted(tx.unanswered))}"
-        return {
-            "tx": tx_text(tx.id),
-            "engine": self.name,
-            "coordinator": tx.id[0],
-            "edge": tx.at_edge,
-            "status": tx.status,
-            "since_s": round(now - tx.began_at, 3),
-            "waits_for": waits,
-            "clients": sorted(tx.edges),
-        }
+        return inspection.description(
+            tx, engine=self.name, waits_for=waits, clients=tx.edges, now=now
+        )
 
     # --- planning ---
 
