@@ -23,7 +23,7 @@ import networkx as nx
 from overlay.broker import Broker
 from overlay.messages import Hop
 from overlay.simulator import STEP_LIMIT, NeverSettles, Simulator, Tape
-from tests.transactions.world import World
+from proofs.world import World
 
 #: One turn in so many, a link goes to the end of the order: a few times in a run.
 SLOW = 16

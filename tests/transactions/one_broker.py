@@ -38,7 +38,7 @@ from padres_tx.wire import (
     from_client,
     to_client,
 )
-from tests.transactions.world import FACTORIES
+from proofs.world import all_engines
 
 NAME = "B2"
 
@@ -62,7 +62,7 @@ class OneBroker:
         self.broker = Broker(
             NAME,  # type: ignore[arg-type]
             neighbours,  # type: ignore[arg-type]
-            engines=FACTORIES,
+            engines=all_engines(),
             trace=True,
         )
         self.timers: dict[str, float] = {}

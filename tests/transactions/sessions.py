@@ -5,7 +5,7 @@ For engines that are all in the client: what the `World` sends by hand, these sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from overlay.errors import OverlayError
@@ -15,8 +15,8 @@ from padres_tx.session import Answered, Event, Notification, Refused
 from padres_tx.static import Op
 from padres_tx.transactions import TCM_MARK, Called, Decided
 from padres_tx.wire import Ended, Step, TxID
+from proofs.world import World
 from tests.transactions.test_client_simulated import Player
-from tests.transactions.world import World, named
 
 
 class Sessions(World):
@@ -39,9 +39,9 @@ class Sessions(World):
         self.sim.send(client, operation)
         return operation.req
 
-    def publish(self, client: str, **point: Value) -> int:
+    def publish(self, client: str, point: Mapping[str, Value]) -> int:
         try:
-            pub = self.players[client].session.publish(named(point))
+            pub = self.players[client].session.publish(dict(point))
         except OverlayError:
             return 0
         self.sim.send(client, pub)

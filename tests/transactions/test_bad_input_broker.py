@@ -29,7 +29,7 @@ from padres_tx.wire import (
     from_client,
 )
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs
-from tests.transactions.world import adv, box, pub, sub, tcm, uadv, usub
+from tests.transactions.steps import adv, box, pub, sub, tcm, uadv, usub
 
 DYNAMIC = ["d-tx", "d-tx-ni"]
 DECIDED = [*DYNAMIC, "s-tx"]

@@ -26,8 +26,8 @@ from padres_tx.transactions import (
     Utter,
     Wake,
 )
+from proofs.world import all_engines
 from tests.transactions.client_cast import ASSIGN, ASSIGN_X1, DECIDED, P1, X1
-from tests.transactions.world import FACTORIES
 from topologies import load
 
 #: What a client does on a tcm.
@@ -99,7 +99,7 @@ def dispatch(seed: int, places: tuple[str, ...], engine: str, **terms: Any) -> d
     simulator = Simulator(
         {broker.name: three.neighbours(broker.name) for broker in three.brokers},
         Tape(seed=seed).choose,
-        broker=lambda name, others: Broker(name, others, engines=FACTORIES),
+        broker=lambda name, others: Broker(name, others, engines=all_engines()),
     )
     e, d, a1 = (Player(simulator, *who) for who in zip(("E", "D", "A1"), places, strict=True))
     e.plain("adv", P1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from overlay.filters import Filter, Interval, Value
 from overlay.messages import Operation, Pub
 from padres_tx.conflicts import Footprint, Hull
-from tests.transactions.world import box
+from tests.transactions.steps import box
 
 NAMES = st.sampled_from(["a", "b", "c"])
 VALUES: st.SearchStrategy[Value] = st.sampled_from([0, 1, 1.0, True, False, "0", "x", 2])

@@ -31,8 +31,8 @@ from overlay.simulator import Tape
 from padres_tx import engines
 from padres_tx.wire import Step, TxID, tx_text
 from proofs.oracle import Oracle, holds
+from proofs.world import World, rows
 from tests.transactions.sessions import Sessions
-from tests.transactions.world import World, lines
 
 ENGINES = engines.names()
 
@@ -172,7 +172,7 @@ class Run:
         client = CLIENTS[self.choose(len(CLIENTS))]
         op = self.op(client)
         if op.kind == "pub":
-            self.world.publish(client, **op.what)
+            self.world.publish(client, op.what)
         else:
             req = self.world.plain(client, op.kind, op.what)
             self.plain_ops.append((client, req, op))
@@ -254,7 +254,7 @@ class Run:
             if pub.point["n"] in of_units
         )
         final = {
-            name: (lines(b.routing.as_data()["srt"]), lines(b.routing.as_data()["prt"]))
+            name: (rows(b.routing.as_data()["srt"]), rows(b.routing.as_data()["prt"]))
             for name, b in self.world.sim.brokers.items()
         }
         oracle = Oracle(self.tree)

@@ -24,8 +24,9 @@ from padres_tx.engines import broker_factories
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.wire import Operated, Step, tx_text
+from proofs.world import World
 from tests.transactions.explore import Explored
-from tests.transactions.world import World, adv, box, chain, pub, sub, tcm, usub
+from tests.transactions.steps import adv, box, chain, pub, sub, tcm, usub
 from topologies import load
 from topologies.generators import chain as chain_topology
 
@@ -91,7 +92,7 @@ def test_only_what_makes_others_act_is_acknowledged() -> None:
     world.sim.run()
     assert world.committed(tx)
     assert Counting.requests == {"adv": 2, "tcm": 2}
-    assert sum(isinstance(told, Operated) for _, told in world.told["E"]) == 5
+    assert sum(isinstance(told, Operated) for told in world.log["E"]) == 5
 
 
 # --- the order at brokers ---

@@ -7,7 +7,9 @@ import itertools
 import pytest
 
 from overlay.simulator import Tape
-from tests.transactions.world import Step, World, box, chain, pub, sub, tcm, usub
+from padres_tx.wire import Step
+from proofs.world import World
+from tests.transactions.steps import box, chain, pub, sub, tcm, usub
 
 ALL = box(class_="p1")
 X1 = box(class_="p1", x="x1")

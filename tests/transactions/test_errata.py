@@ -23,7 +23,8 @@ from proofs.nodes import BrokerNode
 from proofs.scenario import Scenario
 from proofs.scenarios import SCENARIOS
 from proofs.snapshot import thaw
-from tests.transactions.world import World, box, chain, pub, usub
+from proofs.world import World
+from tests.transactions.steps import box, chain, pub, usub
 
 
 def all_is_well(scenario: Scenario) -> Result:
@@ -245,7 +246,7 @@ def test_what_has_waited_gets_its_number_when_it_is_done() -> None:
     behind = world.begin("d-tx-ni", "C", [usub("C", p(1))])
     world.sim.run()
     assert world.committed(isolated) and world.committed(behind)
-    world.publish("Q", class_="p", x=1)
+    world.publish("Q", {"class": "p", "x": 1})
     world.sim.run()
     assert world.received("C") == []
     world.oracle.say("C", "sub", p(0, 1))

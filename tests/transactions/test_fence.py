@@ -18,7 +18,8 @@ from overlay.filters import Filter
 from overlay.simulator import Tape
 from padres_tx.transactions import FENCE_AFTER
 from padres_tx.wire import Began, Step, TxID
-from tests.transactions.world import World, box, chain, pub, sub, tcm, usub
+from proofs.world import World
+from tests.transactions.steps import box, chain, pub, sub, tcm, usub
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
 RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 50)
@@ -64,7 +65,7 @@ class Contest(World):
 
     def attempt(self, victim: str) -> None:
         tried = self.attempts[victim]
-        age = next((m.age for _, m in self.told[victim] if isinstance(m, Began)), 0)
+        age = next((m.age for m in self.log[victim] if isinstance(m, Began)), 0)
         steps = [tcm(victim, class_="ask", n=n) for n in range(2)]
         steps.append(pub(victim, class_="p", n=len(tried)))
         fence = len(tried) >= FENCE_AFTER

@@ -13,7 +13,7 @@ from overlay.filters import Filter
 from overlay.messages import Pub
 from overlay.simulator import Tape
 from padres_tx.wire import Drained, Ended, Step
-from tests.transactions.world import World
+from proofs.world import World
 
 SEEDS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 2
 
@@ -74,7 +74,7 @@ class Handover:
     def publish(self, choose: Any) -> None:
         publisher = PUBLISHERS[choose(len(PUBLISHERS))]
         self.published[publisher] += 1
-        self.world.publish(publisher, class_="p1", n=self.published[publisher])
+        self.world.publish(publisher, {"class": "p1", "n": self.published[publisher]})
 
     def judge(self) -> tuple[int, int, int]:
         """Lost, doubled, misrouted."""

@@ -22,7 +22,7 @@ from padres_tx.wire import (
     Tcm,
 )
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
-from tests.transactions.world import adv, box, pub, sub, tcm, usub
+from tests.transactions.steps import adv, box, pub, sub, tcm, usub
 
 DYNAMIC = ["d-tx", "d-tx-ni"]
 

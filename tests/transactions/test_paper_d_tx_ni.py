@@ -9,7 +9,7 @@ from overlay.messages import Operation, Pub
 from padres_tx.between import Acked, Decide, Decided, Forget, Init, Op, Prepare
 from padres_tx.wire import Abort, Commit, Ended
 from tests.transactions.one_broker import OneBroker, of_kind, pubs, to_whom
-from tests.transactions.world import adv, box, pub, sub, usub
+from tests.transactions.steps import adv, box, pub, sub, usub
 
 P = box(class_="p")
 Q = box(class_="q")

@@ -15,8 +15,8 @@ from overlay.broker import Broker
 from overlay.simulator import Simulator, Tape
 from overlay.trace import Record
 from padres_tx import engines, static
+from proofs.world import all_engines
 from tests.transactions.test_client_simulated import Player
-from tests.transactions.world import FACTORIES
 
 ENGINES = [name for name in engines.names() if name != "bl-wait"]
 SEEDS = 150
@@ -35,7 +35,7 @@ def play(tree: nx.Graph[str], at: dict[str, str], seed: int, engine: str, **term
     simulator = Simulator(
         {broker: list(tree[broker]) for broker in sorted(tree)},
         Tape(seed=seed).choose,
-        broker=lambda name, others: Broker(name, others, engines=FACTORIES, trace=True),
+        broker=lambda name, others: Broker(name, others, engines=all_engines(), trace=True),
     )
     c1, c2 = (Player(simulator, name, at[name]) for name in ("C1", "C2"))
     c2.plain("sub", X)

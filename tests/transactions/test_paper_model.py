@@ -14,7 +14,7 @@ from padres_tx.between import Acked, Init, Op
 from padres_tx.engines.s_tx import Admitted, Complete, Decide, Plan
 from padres_tx.wire import Abort, Begin, Commit, Ended, Finish, Operated, Step, Tcm
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
-from tests.transactions.world import adv, box, pub, sub, tcm, usub
+from tests.transactions.steps import adv, box, pub, sub, tcm, usub
 
 DYNAMIC = ["d-tx", "d-tx-ni"]
 DECIDED = [*DYNAMIC, "s-tx"]

@@ -15,7 +15,7 @@ from overlay.messages import Done, Operation, Pub
 from padres_tx.engines.s_tx import Admitted, Complete, Decide, Decided, Plan
 from padres_tx.wire import Abort, Applied, Ended, Step
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
-from tests.transactions.world import box
+from tests.transactions.steps import box
 
 P = box(class_="p")
 Q = box(class_="q")

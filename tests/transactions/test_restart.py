@@ -16,7 +16,7 @@ from overlay.filters import Filter, Value
 from overlay.messages import Join
 from overlay.simulator import Tape
 from padres_tx.wire import Commit, Step
-from tests.transactions.world import World
+from proofs.world import World
 
 #: Runs for each engine; PADRES_TX_SEEDS gives more.
 RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10)
@@ -125,12 +125,12 @@ def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(fence: boo
     world.sim.connect("E", "B3", lambda message, now: world._receive("E", message))
     world.sim.send("E", Join(1, "E", ""))
     world.sim.run(until=world.sim.now + 0.1)
-    world.told["E"].clear()
+    world.log["E"].clear()
     world.numbers["E"] = first[1] - 1
     again = world.begin("d-tx", "E", steps, fence=fence)
     assert again == first
     world.sim.run(until=world.sim.now + 0.1)
-    assert world.told["E"][0][1].code == "refused"
+    assert world.log["E"][0].code == "refused"
     world.say("d-tx", "Q", Commit(old))
     world.sim.run()
     assert world.committed(old)
