@@ -25,7 +25,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.wire import Operated, Step, tx_text
 from proofs.world import World
-from tests.transactions.explore import Explored
+from tests.transactions.slow_links import SlowLinks
 from tests.transactions.steps import adv, box, chain, pub, sub, tcm, usub
 from topologies import load
 from topologies.generators import chain as chain_topology
@@ -110,7 +110,7 @@ class Nested:
         tree.add_node("B1")
         for n in range(2, 3 + choose(5)):
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
-        self.world = world = Explored(tree, choose, with_engine(engine))
+        self.world = world = SlowLinks(tree, choose, with_engine(engine))
         for client in CLIENTS:
             world.join(client, sorted(tree)[choose(len(tree))])
         for client in CLIENTS:
@@ -233,7 +233,7 @@ class Unanswered(DTx):
 def attracted(engine: type[Dynamic], seed: int) -> list[dict[str, Any]]:
     """What a far subscriber gets of a publication right behind its advertisement."""
     choose = Tape(seed=seed).choose
-    world = Explored(chain(4), choose, with_engine(engine))
+    world = SlowLinks(chain(4), choose, with_engine(engine))
     world.join("E", "B1")
     world.join("W", "B4")
     world.hold(("W", "sub", box(class_="p")))

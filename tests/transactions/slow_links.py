@@ -7,8 +7,8 @@ others, 2010) with links in the place of threads: most wrong protocols go wrong 
 links are slow at the wrong moment, and a few dozen such runs find that, where even delays seldom
 do. Time stands still while anything is on its way, so deadlines ring only when nothing else moves.
 
-Every choice comes from a tape, so a run is its seed. This is not exhaustive: it is for showing that
-a rule fails, and for trying ours on exactly the runs in which the other failed.
+Every choice comes from a tape, so a run is its seed. It is not exhaustive, as `proofs.explorer` is:
+it is for worlds that are too large for that, and knows nothing of what is tried in them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ import networkx as nx
 
 from overlay.broker import Broker
 from overlay.messages import Hop
-from overlay.simulator import STEP_LIMIT, NeverSettles, Simulator, Tape
+from overlay.simulator import STEP_LIMIT, NeverSettles, Simulator
 from proofs.world import World
 
 #: One turn in so many, a link goes to the end of the order: a few times in a run.
 SLOW = 16
-
-#: Runs of one scenario. The counterexamples below are met within the first few dozen.
-RUNS = 60
 
 
 class Links(Simulator):
@@ -62,12 +59,6 @@ class Links(Simulator):
         order, self._order = self._order, []
         for link in order:
             self._order.insert(self._choose(len(self._order) + 1), link)
-
-    def run_some(self, most: int) -> None:
-        """Deliver some messages, so that what happens next happens while others are under way."""
-        for _ in range(self._choose(most)):
-            if not self._deliver_one():
-                return
 
     def _deliver_one(self) -> bool:
         link = self._next()
@@ -102,8 +93,8 @@ class Links(Simulator):
         return next(link for link in self._order if self._queues[link])
 
 
-class Explored(World):
-    """A world whose links are explored, once it is set up."""
+class SlowLinks(World):
+    """A world whose links are slow at times, once it is set up."""
 
     sim: Links
 
@@ -118,28 +109,8 @@ class Explored(World):
         self.sim = Links({name: list(tree[name]) for name in sorted(tree)}, choose, broker=broker)
 
     def hold(self, *words: tuple[str, str, Any]) -> None:
-        """What clients hold before anything is explored."""
+        """What clients hold before any link is slow."""
         for client, kind, filter in words:
             self.plain(client, kind, filter)
             self.oracle.say(client, kind, filter)
             self.sim.run()
-
-
-#: Sets a world up, lets things happen in it, and says what went wrong, if anything did.
-Scenario = Callable[[Callable[[Any], Explored]], str]
-
-
-def first_anomaly(
-    scenario: Scenario, engines: Mapping[str, Any], *, runs: int = RUNS
-) -> tuple[int, str] | None:
-    """The first seed with which the scenario goes wrong with these engines, and how."""
-    for seed in range(runs):
-        tape = Tape(seed=seed)
-
-        def world(tree: nx.Graph[str], tape: Tape = tape) -> Explored:
-            return Explored(tree, tape.choose, engines)
-
-        anomaly = scenario(world)
-        if anomaly:
-            return seed, anomaly
-    return None
