@@ -17,11 +17,12 @@ only that a view includes them or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from overlay.filters import Filter, Value
+from overlay.index_places import BOOLEAN_KEYS
 from overlay.index_tree import Node, Record
 from overlay.messages import Hop, Version
 
@@ -86,6 +87,9 @@ class Index(Generic[E]):
         #: By hop, an entry that matched when it was asked last. It goes when it does not, so that
         #: there are never more of them to test than the last search has found.
         self._witnesses: dict[Hop, Record[E]] = {}
+        #: The hops that have a witness, sorted; None when they have changed. Publications that go
+        #: the same way, as most do one after the other, share it.
+        self._answer: tuple[Hop, ...] | None = None
         #: Entries that carry a version; while there are none, nobody has to ask what is visible.
         self._marked = 0
 
@@ -114,6 +118,7 @@ class Index(Generic[E]):
         hop = record.hop
         if self._witnesses.get(hop) is record:
             del self._witnesses[hop]
+            self._answer = None
         if self._hops[hop] == 1:
             del self._hops[hop]
         else:
@@ -158,38 +163,34 @@ class Index(Generic[E]):
             return record.whole.admits(point, record.values)
         return False
 
-    def hops(self, point: Mapping[str, Value], view: View | None = None) -> Sequence[Hop]:
+    def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the entries that match the point and are visible, each once, sorted."""
         get = point.get
-        marked = self._marked
-        found: list[Hop] = []
-        if self._witnesses:
-            failed: list[Hop] | None = None
-            for hop, record in self._witnesses.items():
-                if record.test(get, record.values) and (
-                    not marked or is_visible(record.entry, view)
-                ):
-                    found.append(hop)
-                elif failed is None:
-                    failed = [hop]
-                else:
-                    failed.append(hop)
-            if failed is not None:
-                for hop in failed:
-                    del self._witnesses[hop]
-            if len(found) == len(self._hops):
-                if len(found) > 1:
-                    found.sort()
-                return found
-        return self._search(point, view, set(found))
+        witnesses = self._witnesses
+        failed: list[Hop] | None = None
+        for hop, record in witnesses.items():
+            if not record.test(get, record.values) or (
+                self._marked and not is_visible(record.entry, view)
+            ):
+                if failed is None:
+                    failed = []
+                failed.append(hop)
+        if failed is not None:
+            for hop in failed:
+                del witnesses[hop]
+            self._answer = None
+        if len(witnesses) != len(self._hops):
+            self._search(point, view)
+        answer = self._answer
+        if answer is None:
+            answer = self._answer = tuple(sorted(witnesses))
+        return answer
 
-    def _search(
-        self, point: Mapping[str, Value], view: View | None, found: set[Hop]
-    ) -> Sequence[Hop]:
-        """Add to the hops that are found already those that are not, and sort them."""
+    def _search(self, point: Mapping[str, Value], view: View | None) -> None:
+        """Find witnesses for the hops that have none."""
         get = point.get
         marked = self._marked
-        witnesses = self._witnesses
+        found = self._witnesses
         node = self._root
         stack: list[Node[E]] = []
         while True:
@@ -200,12 +201,28 @@ class Index(Generic[E]):
                     and record.rest(get, record.values)
                     and (not marked or is_visible(record.entry, view))
                 ):
-                    found.add(hop)
-                    witnesses[hop] = record
+                    found[hop] = record
+                    self._answer = None
             branches = node.branches
             if branches is not None and (
-                len(branches.hops) > len(found) or not branches.hops.keys() <= found
+                len(branches.hops) > len(found) or not branches.hops.keys() <= found.keys()
             ):
+                way = branches.way
+                if way is None:
+                    way = branches.only_way()
+                if way:
+                    name, children = way
+                    key: Any = get(name)
+                    if key.__class__ is bool:
+                        key = BOOLEAN_KEYS[key]
+                    child = children.get(key)
+                    if child is not None:
+                        node = child
+                        continue
+                    if not stack:
+                        return
+                    node = stack.pop()
+                    continue
                 # `Branches.reach`, whose calls would take more time than what they do.
                 parts = branches.parts
                 for name in point if len(point) < len(parts) else parts:
@@ -230,11 +247,11 @@ class Index(Generic[E]):
                             if record.rest(get, record.values) and (
                                 not marked or is_visible(record.entry, view)
                             ):
-                                found.add(hop)
-                                witnesses[hop] = record
+                                found[hop] = record
+                                self._answer = None
                                 break
             if not stack:
-                return sorted(found) if len(found) > 1 else list(found)
+                return
             node = stack.pop()
 
     def overlapping(self, filter: Filter, view: View | None = None) -> list[E]:

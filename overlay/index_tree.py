@@ -26,13 +26,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
-from overlay.filters import KIND_OF, Filter, Interval, Kind, Value
+from overlay.filters import KIND_OF, Filter, Interval, Value
 from overlay.index_forms import form_of
+from overlay.index_places import (
+    BOOLEAN_KEYS,
+    PRESENT,
+    End,
+    Place,
+    Sort,
+    end_of,
+    place_of,
+)
 from overlay.messages import Hop
 
 #: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
@@ -83,97 +91,7 @@ class Record(Generic[T]):
         self.rest = self.form.test
 
 
-# --- where an interval belongs --------------------------------------------------------------
-
-
-class _Sort(Enum):
-    """How a child is found under an attribute."""
-
-    EQUAL = 0
-    CELL = 1
-    PREFIX = 2
-    PRESENT = 3
-
-
-class _Place(NamedTuple):
-    """The place of a child under an attribute."""
-
-    sort: _Sort
-    #: The width of the cells, or the length of the prefixes, among which it is.
-    size: Any
-    key: Any
-
-
-class _End(NamedTuple):
-    """What records are ordered by on a ladder: the lower or the upper ends of an attribute."""
-
-    name: str
-    kind: Kind
-    lower: bool
-
-
-_PRESENT: Final = _Place(_Sort.PRESENT, None, None)
-
-#: Python takes True for 1 and False for 0; a hash must not.
-_BOOLEAN_KEYS: Final = {False: (False,), True: (True,)}
-
-#: A quarter of the float range, so that the cells, up to twice as wide, still have a width.
-_MAX_WIDTH: Final = 2.0**1022
-
-
-def _place(interval: Interval) -> _Place | None:
-    """Where a value finds the interval; None if it has to be found by its ends."""
-    lo: Any = interval.lo
-    hi: Any = interval.hi
-    if interval.kind is None or (lo == "" and hi is None):
-        return _PRESENT
-    if interval.kind == "boolean":
-        return _Place(_Sort.EQUAL, None, _BOOLEAN_KEYS[lo]) if lo == hi else _PRESENT
-    if lo is None or hi is None:
-        return None
-    if lo == hi:
-        return _Place(_Sort.EQUAL, None, lo)
-    if interval.kind == "string":
-        common = _common_prefix(interval)
-        return _Place(_Sort.PREFIX, len(common), common) if common else None
-    size = _cell_size(float(lo), float(hi))
-    return _Place(_Sort.CELL, size, lo // size) if size is not None else None
-
-
-def _cell_size(lo: float, hi: float) -> float | None:
-    """The power of two above the interval's width; None if floats do not reach so far.
-
-    Numbers are put into cells as floats; rounding keeps their order, so what lies inside still
-    does. frexp makes the size greater than the width, so an interval touches two cells at most.
-    Dividing by a power of two is exact. And the size is not below the distance of neighbouring
-    floats here, so the numbers of the cells stay below 2**53, where floats still count by one.
-    """
-    width = (hi - lo) or math.ulp(lo)  # Great integers can differ and become the same float.
-    return math.ldexp(1.0, math.frexp(width)[1]) if width < _MAX_WIDTH else None
-
-
-def _common_prefix(interval: Interval) -> str:
-    """What all strings of an interval with two ends begin with."""
-    lo: Any = interval.lo
-    hi: Any = interval.hi
-    length = 0
-    for left, right in zip(lo, hi, strict=False):
-        if left != right:
-            # From ab up to ac, without ac itself, everything begins with ab.
-            if interval.hi_open and len(hi) == length + 1 and ord(left) + 1 == ord(right):
-                length += 1
-            break
-        length += 1
-    return str(lo[:length])
-
-
-def _end(name: str, interval: Interval) -> _End | None:
-    """The end to order the interval by; None if it has none that tells it from others."""
-    if interval.kind is None or interval.kind == "boolean" or interval.is_point:
-        return None
-    if interval.lo is not None and interval.lo != "":
-        return _End(name, interval.kind, True)
-    return _End(name, interval.kind, False) if interval.hi is not None else None
+# --- what to sort by -------------------------------------------------------------------------
 
 
 def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
@@ -183,16 +101,16 @@ def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
     so that a filter which names the class alone finds its own in one place. Of intervals the
     one that spreads the records most.
     """
-    tallies: dict[str, Counter[_Place]] = {}
+    tallies: dict[str, Counter[Place]] = {}
     for record in batch:
         for name, interval in record.filter.predicates.items():
-            place = _place(interval) if name not in used else None
-            if place is not None and place is not _PRESENT:
+            place = place_of(interval) if name not in used else None
+            if place is not None and place is not PRESENT:
                 tallies.setdefault(name, Counter())[place] += 1
 
     def rank(name: str) -> tuple[int, int, int, str]:
         tally = tallies[name]
-        equal = sum(count for place, count in tally.items() if place.sort is _Sort.EQUAL)
+        equal = sum(count for place, count in tally.items() if place.sort is Sort.EQUAL)
         if equal:
             return -equal, len(tally), 0, name
         return 0, -tally.total(), -len(tally), name
@@ -200,12 +118,12 @@ def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
     return min(tallies, key=rank, default=None)
 
 
-def _best_end(batch: list[Record[T]]) -> _End | None:
+def _best_end(batch: list[Record[T]]) -> End | None:
     """The end to order by next, the one in which most records differ; None if none has any."""
-    bounds: dict[_End, set[Any]] = {}
+    bounds: dict[End, set[Any]] = {}
     for record in batch:
         for name, interval in record.filter.predicates.items():
-            if (end := _end(name, interval)) is not None:
+            if (end := end_of(name, interval)) is not None:
                 bounds.setdefault(end, set()).add(interval.lo if end.lower else interval.hi)
     return min(bounds, key=lambda end: (-len(bounds[end]), end), default=None)
 
@@ -218,7 +136,7 @@ class Node(Generic[T]):
 
     __slots__ = ("branches", "part", "place", "records")
 
-    def __init__(self, part: _Part[T] | None = None, place: _Place = _PRESENT) -> None:
+    def __init__(self, part: _Part[T] | None = None, place: Place = PRESENT) -> None:
         self.part = part
         self.place = place
         self.records: list[Record[T]] = []
@@ -228,6 +146,7 @@ class Node(Generic[T]):
         node = self
         while (branches := node.branches) is not None:
             branches.hops[record.hop] = branches.hops.get(record.hop, 0) + 1
+            branches.way = None
             child = branches.child_for(record)
             if child is None:
                 break
@@ -281,18 +200,30 @@ class Node(Generic[T]):
 class Branches(Generic[T]):
     """What a node has sorted: by attributes, by ends, and the rest in one pile for each hop."""
 
-    __slots__ = ("hops", "ladders", "node", "parts", "piles", "used")
+    __slots__ = ("hops", "ladders", "node", "parts", "piles", "used", "way")
 
     def __init__(self, node: Node[T]) -> None:
         self.node = node
         #: The attributes by which everything here has been sorted above.
         self.used: frozenset[str] = node.part.used if node.part is not None else frozenset()
         self.parts: dict[str, _Part[T]] = {}
-        self.ladders: dict[_End, _Ladder[T]] = {}
+        self.ladders: dict[End, _Ladder[T]] = {}
         #: In the order of insertion; dicts, because one of thousands has to be removed quickly.
         self.piles: dict[Hop, dict[Record[T], None]] = {}
         #: How many records of each hop are in the node and below it.
         self.hops: dict[Hop, int] = {}
+        #: What `only_way` has found; None since something has changed.
+        self.way: tuple[str, dict[Any, Node[T]]] | tuple[()] | None = None
+
+    def only_way(self) -> tuple[str, dict[Any, Node[T]]] | tuple[()]:
+        """The attribute, and its children by value, if there is nothing here but equal values of
+        one attribute; empty if there is more. Most nodes are like that, near the root above all."""
+        self.way = ()
+        if len(self.parts) == 1 and not (self.ladders or self.piles):
+            [part] = self.parts.values()
+            if not (part.cells or part.prefixes or part.present):
+                self.way = part.name, part.equal
+        return self.way
 
     def reach(
         self, point: Mapping[str, Value], stack: list[Node[T]]
@@ -327,15 +258,15 @@ class Branches(Generic[T]):
 
     def child_for(self, record: Record[T]) -> Node[T] | None:
         """Where a new record belongs; None if it has to wait for more of its sort."""
-        found: tuple[_Part[T], _Place] | None = None
+        found: tuple[_Part[T], Place] | None = None
         for name, interval in record.filter.predicates.items():
             part = self.parts.get(name)
             if part is None:
                 continue
-            place = _place(interval)
-            if place is None or place is _PRESENT:
+            place = place_of(interval)
+            if place is None or place is PRESENT:
                 continue
-            if place.sort is _Sort.EQUAL:
+            if place.sort is Sort.EQUAL:
                 record.was_equal_in(name)
                 return part.child(place)
             found = found or (part, place)
@@ -347,16 +278,16 @@ class Branches(Generic[T]):
         part = self._part(name)
         for record in batch:
             interval = record.filter.predicates.get(name)
-            place = _place(interval) if interval is not None else None
-            if place is None or place is _PRESENT:
+            place = place_of(interval) if interval is not None else None
+            if place is None or place is PRESENT:
                 others.append(record)
             else:
-                if place.sort is _Sort.EQUAL:
+                if place.sort is Sort.EQUAL:
                     record.was_equal_in(name)
                 part.child(place).insert(record)
         return others
 
-    def sort_by_end(self, end: _End, batch: list[Record[T]]) -> list[Record[T]]:
+    def sort_by_end(self, end: End, batch: list[Record[T]]) -> list[Record[T]]:
         """Put records on the ladder; those that have no such end are returned."""
         others = []
         ladder = self.ladders.get(end)
@@ -364,7 +295,7 @@ class Branches(Generic[T]):
             ladder = self.ladders[end] = _Ladder(self.node, end)
         for record in batch:
             interval = record.filter.predicates.get(end.name)
-            if interval is not None and _end(end.name, interval) == end:
+            if interval is not None and end_of(end.name, interval) == end:
                 ladder.insert(record)
             else:
                 others.append(record)
@@ -374,7 +305,7 @@ class Branches(Generic[T]):
         """Keep a record that has no value or end to sort it by."""
         for name in record.filter.predicates:
             if name not in self.used:
-                self._part(name).child(_PRESENT).insert(record)
+                self._part(name).child(PRESENT).insert(record)
                 return
         self.piles.setdefault(record.hop, {})[record] = None
         record.home = self.node
@@ -391,6 +322,7 @@ class Branches(Generic[T]):
             self.hops[hop] -= 1
         else:
             del self.hops[hop]
+        self.way = None  # What was in the way of an only way may be gone.
         return not (self.parts or self.ladders or self.piles)
 
     def _part(self, name: str) -> _Part[T]:
@@ -418,14 +350,14 @@ class _Part(Generic[T]):
         self.prefixes: dict[int, dict[str, Node[T]]] = {}
         self.present: dict[None, Node[T]] = {}
 
-    def child(self, place: _Place) -> Node[T]:
+    def child(self, place: Place) -> Node[T]:
         """The child at the place, a new one if there was none."""
         shelf: dict[Any, Node[T]]
-        if place.sort is _Sort.EQUAL:
+        if place.sort is Sort.EQUAL:
             shelf = self.equal
-        elif place.sort is _Sort.CELL:
+        elif place.sort is Sort.CELL:
             shelf = self.cells.setdefault(place.size, {})
-        elif place.sort is _Sort.PREFIX:
+        elif place.sort is Sort.PREFIX:
             shelf = self.prefixes.setdefault(place.size, {})
         else:
             shelf = self.present
@@ -434,15 +366,15 @@ class _Part(Generic[T]):
             node = shelf[place.key] = Node(self, place)
         return node
 
-    def drop(self, place: _Place) -> None:
+    def drop(self, place: Place) -> None:
         """Take away the child at the place, which is empty, and what that leaves empty."""
-        if place.sort is _Sort.EQUAL:
+        if place.sort is Sort.EQUAL:
             del self.equal[place.key]
-        elif place.sort is _Sort.CELL:
+        elif place.sort is Sort.CELL:
             del self.cells[place.size][place.key]
             if not self.cells[place.size]:
                 del self.cells[place.size]
-        elif place.sort is _Sort.PREFIX:
+        elif place.sort is Sort.PREFIX:
             del self.prefixes[place.size][place.key]
             if not self.prefixes[place.size]:
                 del self.prefixes[place.size]
@@ -455,7 +387,7 @@ class _Part(Generic[T]):
     def reach(self, value: Any, stack: list[Node[T]]) -> None:
         """Push the children where an interval can contain the value."""
         kind = value.__class__
-        node = self.equal.get(_BOOLEAN_KEYS[value] if kind is bool else value)
+        node = self.equal.get(BOOLEAN_KEYS[value] if kind is bool else value)
         if node is not None:
             stack.append(node)
         self.reach_unequal(value, stack)
@@ -493,7 +425,7 @@ class _Part(Generic[T]):
             for named in self.prefixes.values():
                 stack.extend(named.values())
         elif interval.kind == "boolean":
-            keys = _BOOLEAN_KEYS.values()
+            keys = BOOLEAN_KEYS.values()
             stack.extend(self.equal[key] for key in keys if key in self.equal)
         else:
             stack.extend(node for value, node in self.equal.items() if interval.contains(value))
@@ -535,7 +467,7 @@ class _Ladder(Generic[T]):
 
     __slots__ = ("end", "node", "runs", "starts")
 
-    def __init__(self, node: Node[T], end: _End) -> None:
+    def __init__(self, node: Node[T], end: End) -> None:
         self.node = node
         self.end = end
         #: By hop, (bound, number, record); numbers differ, so records are never compared.

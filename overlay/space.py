@@ -9,7 +9,7 @@ This module knows nothing of brokers, nor where an operation has to go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from overlay.filters import Filter, Value
 from overlay.index import Index, View, is_visible
@@ -132,11 +132,11 @@ class Space:
     def _index(self, entry: Entry) -> Index[Entry]:
         return self._yes if entry.positive else self._no
 
-    def hops(self, point: Mapping[str, Value], view: View | None = None) -> Iterable[Hop]:
+    def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the clients that want the point, each once."""
         if not self._holes:
             return self._yes.hops(point, view)
-        return dict.fromkeys(entry.hop for entry in self.matching(point, view))
+        return tuple(dict.fromkeys(entry.hop for entry in self.matching(point, view)))
 
     def admits(self, point: dict[str, Value]) -> bool:
         """Whether evidently some client wants the point, and it is well-formed; a quick yes, while

@@ -86,8 +86,8 @@ class Scan:
     def overlapping(self, filter: Filter, view: Versions | None) -> list[Entry]:
         return [e for e in self.entries if filter.overlaps(e.filter) and self.sees(view, e)]
 
-    def hops(self, point: dict[str, Value], view: Versions | None) -> list[str]:
-        return sorted({entry.hop for entry in self.matching(point, view)})
+    def hops(self, point: dict[str, Value], view: Versions | None) -> tuple[str, ...]:
+        return tuple(sorted({entry.hop for entry in self.matching(point, view)}))
 
     @staticmethod
     def sees(view: Versions | None, entry: Entry) -> bool:
@@ -374,19 +374,19 @@ def test_a_version_that_is_decided_costs_nothing_any_more() -> None:
     index.insert(old)
     index.insert(new)
     index.remark(old, removed_by=(T1,))
-    assert index.hops({"a": 1}) == ["B1"]
-    assert index.hops({"a": 1}, Versions(T1)) == ["B2"]
+    assert index.hops({"a": 1}) == ("B1",)
+    assert index.hops({"a": 1}, Versions(T1)) == ("B2",)
     index.remark(new, added_by=None)
     index.remove(old)
-    assert index.hops({"a": 1}, NeverAsked()) == ["B2"]
+    assert index.hops({"a": 1}, NeverAsked()) == ("B2",)
 
 
 def test_a_hop_is_found_behind_entries_that_the_view_does_not_see() -> None:
     index: Index[Entry] = Index()
     for number in range(50):
         index.insert(Entry(Filter(a=1), "B1", added_by=None if number == 49 else T1))
-    assert index.hops({"a": 1}) == ["B1"]
-    assert index.hops({"a": 1}, Versions(T2)) == ["B1"]
+    assert index.hops({"a": 1}) == ("B1",)
+    assert index.hops({"a": 1}, Versions(T2)) == ("B1",)
 
 
 # --- misuse is our bug ----------------------------------------------------------------------
@@ -542,6 +542,47 @@ def test_a_thousand_that_match_behind_one_hop_cost_as_few(filters: list[Filter])
     index = table(*filters)
     # Another hop, whose entries do not match, keeps the search going.
     index.insert(Entry(Filter(class_="news"), "B2"))
-    assert index.hops(point) == ["B1"]
+    assert index.hops(point) == ("B1",)
     assert point.asked < 50
     assert len(index.matching(point)) == len(filters)
+
+
+def test_an_only_way_is_forgotten_when_there_is_another() -> None:
+    index = table(*[Filter(class_="stock", name=f"n{n}") for n in range(100)])
+    index.insert(Entry(Filter(class_="news"), "B2"))
+    point: dict[str, Value] = {"class": "stock", "name": "n7", "price": 5, "held": True}
+    assert index.hops(point) == ("B1",)
+    others = [
+        Entry(filter, f"C{number}")
+        for number, filter in enumerate(
+            [
+                Filter(price=5),
+                Filter(price=(4, 6)),
+                Filter(name=prefix("n")),
+                Filter(held=present()),
+                Filter(class_="stock", price=gt(1)),
+                Filter(held=True),
+            ]
+        )
+    ]
+    for entry in others:
+        for _ in range(2):
+            # Enough of them, so that they are sorted.
+            extra = [Entry(entry.filter, entry.hop) for _ in range(LEAF_SIZE + 1)]
+            for one in extra:
+                index.insert(one)
+            assert index.hops(point) == ("B1", entry.hop)
+            for one in extra:
+                index.remove(one)
+            assert index.hops(point) == ("B1",)
+
+
+def test_an_only_way_does_not_take_true_for_one() -> None:
+    index = table(*[Filter(a=n) for n in range(20)])
+    index.insert(Entry(Filter(b=1), "B2"))
+    assert index.hops({"a": 1}) == ("B1",)
+    assert index.hops({"a": True}) == ()
+    flags = table(*[Filter(a=bool(n % 2), b=n) for n in range(40)])
+    flags.insert(Entry(Filter(c=1), "B2"))
+    assert flags.hops({"a": True, "b": 1}) == ("B1",)
+    assert flags.hops({"a": 1, "b": 1}) == ()
