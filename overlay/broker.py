@@ -399,6 +399,22 @@ class Broker(Recorder):
         task = Task(source, 0, engine, context)
         return self._apply(task, operation, now, tx=tx, after=after)
 
+    def tell(
+        self,
+        engine: str,
+        source: Hop,
+        operation: Operation,
+        sent: Iterable[tuple[Hop, Operation]],
+        context: Any,
+    ) -> list[Effect]:
+        """Tell neighbours of an operation that an engine has carried out here by itself.
+
+        `Engine.completed` is called when it is done everywhere behind them.
+        """
+        task = Task(source, 0, engine, context)
+        task.operation = operation
+        return [self._ask(task, hop, message) for hop, message in sent]
+
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
         effects: list[Effect] = []

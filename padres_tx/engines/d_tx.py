@@ -17,7 +17,8 @@ neighbour had carried out before it voted, and that is held here, has been seen 
 there and not here: the transaction loses. So it does when it has read what a plain operation wrote
 that is not done everywhere yet: that one may be held further on, for somebody else, and the
 transaction would read it in one place and not in another. What is done everywhere before the vote
-has come to every other broker before Prepare, or it would have been held there.
+has come to every other broker before Prepare, or it would have been held there. The other engines
+say the same of theirs (`undecided`): what is not decided, or not carried out everywhere.
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some

@@ -22,6 +22,9 @@ client's edge broker as a plain one does, and is complete when every broker and 
 that it attracts or sends back have answered; `Complete` says so over the span, and what depends on
 it waits for that.
 
+`Decided` converges when all is done, outside the span as well, and `Settled` floods the span: until
+then a D-TX that reads these operations in one place might not find them in another, and loses.
+
 The routing state is the shared one, per-client numbered, so it converges whatever else goes on.
 While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
 operations of these clients that overlap them wait, other transactions on them are refused.
@@ -106,10 +109,18 @@ class Complete(Between, frozen=True, array_like=True, gc=False, tag=53):
 
 
 class Decided(Between, frozen=True, array_like=True, gc=False, tag=54):
+    """It is carried out here, behind here, and outside the span where that was told of it."""
+
     tx: TxID
 
 
-AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided
+class Settled(Between, frozen=True, array_like=True, gc=False, tag=55):
+    """It is carried out everywhere: who reads it in one place finds it in all."""
+
+    tx: TxID
+
+
+AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled
 
 codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
 
@@ -143,6 +154,8 @@ class Tx:
         self.order = in_order(plan.steps) or []
         self.running = False
         self.awaited: set[Hop] = set()
+        #: Operations of which neighbours outside the span were told, and have not answered yet.
+        self.outside = 0
         self.acknowledged = False
 
     def number(self, at: int) -> int:
@@ -197,6 +210,8 @@ class STx:
                 return self._complete(source, message, now)
             case Decided():
                 return self._decided(source, message, now)
+            case Settled():
+                return self._settled(source, message, now)
         raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
 
     def wake(self, key: str, now: float) -> list[Effect]:
@@ -229,6 +244,9 @@ class STx:
             elif tx.open:
                 refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
                 effects += self._send((tx.upstream,), refused)
+            elif tx.acknowledged:
+                if tx.upstream == neighbour:  # Nobody else will say that it is settled.
+                    effects += self._settle(tx, now)
             else:
                 tx.awaited.discard(neighbour)
                 for at in tx.order if tx.status == "committed" else ():
@@ -247,13 +265,20 @@ class STx:
         pass
 
     def undecided(self) -> list[tuple[str, Footprint]]:
-        """What is admitted here: an isolated transaction on the same words has to wait its turn."""
+        """What is admitted here, and what may not be carried out everywhere yet: an isolated
+        transaction that reads it here might not find it elsewhere, and has to wait its turn."""
         found: list[tuple[str, Footprint]] = []
-        for tx, undos in self.reserved.items():
+        for tx in self.txs.values():
+            if tx.status == "aborted":
+                continue
             footprint = Footprint()
-            for undo in undos:
-                footprint.operation(undo.operation)
-            found.append((tx_text(tx), footprint))
+            if tx.open:
+                for undo in self.reserved.get(tx.id, ()):
+                    footprint.operation(undo.operation)
+            else:
+                for operation in tx.operations.values():
+                    footprint.operation(operation)
+            found.append((tx_text(tx.id), footprint))
         return found
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
@@ -271,7 +296,9 @@ class STx:
         waits = "the decision"
         if not tx.open:
             left = len(tx.steps) - len(tx.handled)
-            waits = f"{left} operations" if left else f"brokers {', '.join(sorted(tx.awaited))}"
+            waits = f"{left} operations" if left else "brokers that carry it out"
+            if not left and tx.awaited:
+                waits = f"brokers {', '.join(sorted(tx.awaited))}"
         elif tx.unanswered:
             waits = f"brokers {', '.join(sorted(tx.unanswered))}"
         return inspection.description(
@@ -511,12 +538,17 @@ class STx:
                     after if is_client(source) else (),
                 )
             )
-        effects += [Send((hop,), message) for hop, message in sent]
+        if sent:
+            tx.outside += 1
+            effects += self.broker.tell(self.name, source, operation, sent, (tx, None))
         tx.handled.add(at)
         return effects + self._carry_on(tx, now)
 
     def completed(self, context: Any, now: float) -> list[Effect]:
         tx, at = context
+        if at is None:
+            tx.outside -= 1
+            return self._acknowledge(tx, now)
         return self._complete(Hop(""), Complete(tx.id, at), now)
 
     def _complete(self, source: Hop, complete: Complete, now: float) -> list[Effect]:
@@ -585,16 +617,34 @@ class STx:
 
     def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
         """When all behind this broker have carried the decision out, say so."""
-        if tx.awaited or tx.acknowledged or tx.status not in ("aborted", "finished"):
+        if tx.awaited or tx.outside or tx.acknowledged:
+            return []
+        if tx.status not in ("aborted", "finished"):
             return []
         tx.acknowledged = True
-        del self.txs[tx.id]
         effects = self._trace("end", tx, now)
-        if not tx.at_edge:
-            return [*effects, *self._send((tx.upstream,), Decided(tx.id))]
-        if tx.status == "finished":
+        if tx.upstream in tx.span:
+            effects += self._send((tx.upstream,), Decided(tx.id))
+            if tx.status == "aborted":
+                del self.txs[tx.id]
+            return effects
+        if tx.at_edge and tx.status == "finished":
             effects.append(self._tell(tx.upstream, Applied(tx.id)))
-        return effects
+        return effects + self._settle(tx, now)
+
+    def _settled(self, source: Hop, settled: Settled, now: float) -> list[Effect]:
+        tx = self.txs.get(settled.tx)
+        if tx is None or tx.upstream != source or not tx.acknowledged:
+            return []  # This broker was restarted since.
+        return self._settle(tx, now)
+
+    def _settle(self, tx: Tx, now: float) -> list[Effect]:
+        """Let a transaction go, and say so to those behind; an abort they have let go before."""
+        del self.txs[tx.id]
+        if tx.status == "aborted":
+            return []
+        effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
+        return effects + something_decided(self.broker, now)
 
     # --- small things ---
 

@@ -197,6 +197,8 @@ class OneBroker:
             message = one.message
             if isinstance(message, between.Op) and message.req and not is_client(Hop(one.to)):
                 queue += self.hear(one.to, between.Acked(message.tx, message.req, 1))
+            elif isinstance(message, Operation) and message.req and not is_client(Hop(one.to)):
+                queue += self.send(one.to, Done(message.req))
         return seen
 
     # --- the tables ---

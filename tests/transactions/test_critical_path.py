@@ -301,7 +301,8 @@ def test_with_the_answers_of_d_tx_it_would_be() -> None:
     assert behind_what_waits(Overtaken) == []
 
 
-def test_a_plain_operation_that_is_held_half_the_way_is_not_read_in_part() -> None:
+@pytest.mark.parametrize("how", ["plain", "s-tx", "s-tx of two brokers"])
+def test_what_is_held_half_the_way_is_not_read_in_part(how: str) -> None:
     """F subscribes at B3 and is held at B2, for somebody else; both sides of it publish in one."""
     star: nx.Graph[str] = nx.Graph([("B2", "B1"), ("B2", "B3"), ("B2", "B4")])
     world = World(star, lambda n: 0)
@@ -318,10 +319,18 @@ def test_a_plain_operation_that_is_held_half_the_way_is_not_read_in_part() -> No
     world.sim.cut("B2", "B4", 0.05)
     other = world.begin("d-tx", "Q", [pub("Q", class_="p", n=0)])
     world.sim.run(until=world.sim.now + 0.01)
-    world.plain("F", "sub", box(class_="p"))
-    world.sim.run(until=world.sim.now + 0.005)
+    if how == "plain":
+        world.plain("F", "sub", box(class_="p"))
+    else:
+        steps = [sub("F", box(class_="p")), sub("Q", box(class_="apart"))]
+        world.submit("F", steps if how == "s-tx of two brokers" else steps[:1])
+    world.sim.run(until=world.sim.now + 0.01)
     assert world.sim.brokers["B2"].held
     tx = world.begin("d-tx", "C", [pub("C", class_="p", n=1), tcm("C", class_="ask")])
     world.sim.run()
     assert world.committed(other)
     assert len(world.received("F")) == (2 if world.committed(tx) else 0)
+    assert all(broker.at_rest for broker in world.sim.brokers.values())
+    again = world.begin("d-tx", "C", [pub("C", class_="p", n=1), tcm("C", class_="ask")])
+    world.sim.run()
+    assert world.committed(again), "it is done everywhere now"

@@ -12,7 +12,7 @@ import pytest
 
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
-from padres_tx.engines.s_tx import Admitted, Complete, Decide, Decided, Plan
+from padres_tx.engines.s_tx import Admitted, Complete, Decide, Decided, Plan, Settled
 from padres_tx.wire import Abort, Applied, Ended, Step
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import box
@@ -207,7 +207,9 @@ def test_the_acknowledgements_are_gathered_on_their_way_back() -> None:
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3")}))
     said = one.hear("B1", Decide(TX, True))
     assert to_whom(said, Decide) == ["B3"] and not of_kind(said, Decided)
-    assert one.hear("B3", Decided(TX)) == [Said("B1", Decided(TX))]
+    assert one.hear("B3", Decided(TX)) == [], "B1 was told of an operation, and has not answered"
+    assert one.acknowledged(said)[-1] == Said("B1", Decided(TX))
+    assert one.hear("B1", Settled(TX)) == [Said("B3", Settled(TX))]
     assert one.at_rest
 
 
@@ -249,7 +251,8 @@ def test_a_client_that_leaves_after_the_vote_does_not_split_the_outcome() -> Non
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     one.leaves("A")
-    one.hear("B1", Decide(TX, True))
+    one.acknowledged(one.hear("B1", Decide(TX, True)))
+    one.hear("B1", Settled(TX))
     assert one.wanted_by(class_="p") == [] and one.at_rest
 
 
