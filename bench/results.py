@@ -91,7 +91,7 @@ def load(directory: str | Path) -> Results:
             f"{str(directory)!r} has no results yet: padres-tx experiment report {directory}"
         )
     try:
-        import pandas as pd  # noqa: F401
+        import pandas as pd  # noqa: F401 - only whether it is there
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise NoResults(f"{error.name} is missing: pip install 'padres-tx[spark]'") from None

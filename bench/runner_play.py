@@ -137,7 +137,7 @@ class Troupe:
             child = Child(f"clients-{number}", cast, play.directory)
             stack.callback(child.end)
             self._children.append(child)
-            self._selector.register(child.popen.stdout, selectors.EVENT_READ, child)  # type: ignore[arg-type]
+            self._selector.register(child.stdout, selectors.EVENT_READ, child)
 
     def perform(self) -> Done:
         """From the first look to the last goodbye."""
@@ -205,7 +205,7 @@ class Troupe:
             self._moved_at = time.monotonic()
             self._watch.moved(sum(each.going.done for each in self._children))
         if child.gone:
-            self._selector.unregister(child.popen.stdout)  # type: ignore[arg-type]
+            self._selector.unregister(child.stdout)
 
 
 class Child:
@@ -234,19 +234,19 @@ class Child:
                 bufsize=0,
                 start_new_session=True,
             )
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
 
     def tell(self, word: bytes) -> None:
         """Give it an order. If it has died, `listen` finds out."""
-        assert self.popen.stdin is not None
         try:
-            self.popen.stdin.write(word)
+            self.stdin.write(word)
         except BrokenPipeError:
             return
 
     def listen(self) -> bool:
         """Take what it says; answers whether that is news. Call it when there is something."""
-        assert self.popen.stdout is not None
-        heard = self.popen.stdout.read(READ_BYTES)
+        heard = self.stdout.read(READ_BYTES)
         if not heard:
             self.gone = True
             return True
@@ -280,8 +280,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        for pipe in (self.popen.stdin, self.popen.stdout):
-            assert pipe is not None
+        for pipe in (self.stdin, self.stdout):
             pipe.close()
 
 

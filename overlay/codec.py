@@ -71,5 +71,8 @@ def encode(value: Message | Signal) -> bytes:
 #: The message or signal in a frame. Raises ProtocolError if it is none.
 decode = _frames.decode
 
-#: The same for whoever decodes by the hundred, at once: raises one of `UNDECODABLE`.
+#: The message in a frame, where no signals go. Raises ProtocolError if it is none.
+decode_message = StructCodec[AnyMessage](AnyMessage).decode
+
+#: As `decode`, for whoever decodes by the hundred, at once: raises one of `UNDECODABLE`.
 decode_unguarded = _frames.decode_unguarded

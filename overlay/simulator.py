@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from overlay.broker import Broker
-from overlay.codec import decode, encode
+from overlay.codec import decode_message, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import PeerError
 from overlay.messages import (
@@ -186,7 +186,7 @@ class Simulator:
     def _post(self, source: Hop, dest: Hop, frame: bytes) -> None:
         def deliver() -> None:
             self._hash.update(f"{source}>{dest}:".encode() + frame)
-            self._deliver(source, dest, decode(frame))  # type: ignore[arg-type]
+            self._deliver(source, dest, decode_message(frame))
 
         self._transmit(source, dest, deliver)
 

@@ -41,10 +41,10 @@ class Words:
 
     def say(self, step: Step) -> Undo:
         """The operation that a step comes to. Raises NotHeld."""
-        assert step.filter is not None and step.kind not in ("pub", "tcm")
+        assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
         space = self._broker.routing.space(step.kind, self._hop)
         seq = self._broker.next_number(self._hop)
-        operation = Operation(0, step.kind, self._client, seq, step.filter)  # type: ignore[arg-type]
+        operation = Operation(0, step.kind, self._client, seq, step.filter)
         if not operation.positive and not self._holds(space, step.filter):
             raise not_held(operation)
         settled = settle(lambda f: self._near(space, f), step.filter, operation.positive)

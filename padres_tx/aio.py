@@ -403,7 +403,7 @@ class Client(Transacting):
                     awaitable = callback(argument)
                     if inspect.isawaitable(awaitable):
                         await awaitable
-                except Exception as error:
+                except Exception as error:  # The callback is the user's, and so is its error.
                     self._report(error)
             self._calls.popleft()
             self._make_room(len(argument.payload) if isinstance(argument, Notification) else 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from overlay.broker import Broker
 from overlay.effects import Effect
-from overlay.messages import Hop, Leave, Operation
+from overlay.messages import Hop, Kind, Leave, Operation
 from overlay.space import Entry
 from padres_tx.wire import TxID
 
@@ -58,15 +58,16 @@ def reserves(reserved: dict[TxID, list[Undo]], source: Hop, message: Operation |
 def inverses(undo: Undo) -> list[Operation]:
     """The operations that undo one: what was dropped comes back before what was stored goes."""
     operation = undo.operation
-    yes, no = ("sub", "usub") if operation.kind in ("sub", "usub") else ("adv", "uadv")
+    yes: Kind = "sub" if operation.kind in ("sub", "usub") else "adv"
+    no: Kind = "usub" if yes == "sub" else "uadv"
     back = [
-        Operation(0, yes if entry.positive else no, entry.client, entry.seq, entry.filter)  # type: ignore[arg-type]
+        Operation(0, yes if entry.positive else no, entry.client, entry.seq, entry.filter)
         for entry in undo.dropped
     ]
     if operation.store:
         gone = Operation(
             0,
-            no,  # type: ignore[arg-type]
+            no,
             operation.client,
             operation.seq,
             operation.filter,

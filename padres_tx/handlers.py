@@ -132,7 +132,7 @@ class Handlers:
             if inspect.isawaitable(awaitable):
                 await awaitable
             error = ""
-        except Exception as raised:
+        except Exception as raised:  # The handler is the user's; the coordinator hears why.
             error = f"{type(raised).__name__}: {raised}"
             self._failed(raised)
         finally:

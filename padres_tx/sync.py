@@ -254,8 +254,6 @@ class _Relay:
         # Subscribing twice with one callback calls it once.
         return isinstance(other, _Relay) and self._callback == other._callback
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 async def _rest(client: aio.Client) -> list[Notification]:
     """All that waits for the iterator of a client that has been closed."""

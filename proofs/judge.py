@@ -104,7 +104,7 @@ class Judge:
     def _unrest(self) -> Iterator[Anomaly]:
         for name, broker in self.world.sim.brokers.items():
             for kind, engine in broker.engines.items():
-                for tx in engine.txs:  # type: ignore[attr-defined]
+                for tx in engine.txs:  # type: ignore[attr-defined]  # Ours have it.
                     yield Anomaly("undecided", kind, tx_text(tx), f"{name} still knows of it")
             if not broker.at_rest:
                 yield Anomaly("undecided", "", name, f"something still waits at {name}")

@@ -130,7 +130,8 @@ class PrintedDependencies(STx):
     def _change(self, source: Hop, message: OpMsg, now: float) -> list[Effect]:
         step, operation = message.steps[message.at], message.operation
         if operation is None:
-            asked = Operation(0, step.kind, step.client, 0, step.filter)  # type: ignore[arg-type]
+            assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
+            asked = Operation(0, step.kind, step.client, 0, step.filter)
             operation = self.broker.admit(source, asked, PLAIN)
         outcome = self.routing.apply(source, operation)
         whose = tx_text(message.tx), self.name

@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from overlay.broker import Broker
-from overlay.codec import decode, encode
+from overlay.codec import decode_message, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.messages import Hop, client_hop, is_client
 from overlay.trace import Record
@@ -222,7 +222,7 @@ class BrokerNode:
                 effects = broker.client_left(source[1:], NOW)
             else:
                 assert source is not None
-                effects = broker.receive(source, decode(what), NOW)  # type: ignore[arg-type]
+                effects = broker.receive(source, decode_message(what), NOW)
         except Exception as error:  # Whatever it is, it is a finding.
             return self._failed(core, f"{type(error).__name__}: {error}")
         return self._carry_out(broker, core, effects)
@@ -283,8 +283,7 @@ class ClientNode:
         actor, here = self._states[state]
         if not here:
             return Step(state)
-        message = decode(frame)
-        actor, answers = actor.receive(message, self._role)  # type: ignore[arg-type]
+        actor, answers = actor.receive(decode_message(frame), self._role)
         sent = tuple((self.edge, encode(answer)) for answer in answers)
         return Step(self._states.of((actor, True)), sent)
 

@@ -213,6 +213,8 @@ class _NeverTakesBack(Routing):
 
 
 class _Diverges:
+    """Goes in front of an engine, whose constructor it calls."""
+
     def __init__(self, broker: Broker) -> None:
         broker.routing.__class__ = _NeverTakesBack
         super().__init__(broker)  # type: ignore[call-arg]

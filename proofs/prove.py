@@ -47,7 +47,7 @@ class Found(NamedTuple):
 def claims() -> list[Claim]:
     """All claims, the longest first, so that two workers end at about the same time."""
     # Z3 and what is needed for TLC come with the extra `proofs`.
-    from proofs.convergence import LEMMAS, prove
+    from proofs.convergence import LEMMAS, Lemma, prove
     from proofs.tlc import find_java_once, jar
 
     jar()
@@ -56,8 +56,8 @@ def claims() -> list[Claim]:
     listed += _traces()
     for lemma in LEMMAS:
 
-        def find(lemma: object = lemma) -> tuple[str, int]:
-            return ("holds" if prove(lemma)[0] else "fails"), 0  # type: ignore[arg-type]
+        def find(lemma: Lemma = lemma) -> tuple[str, int]:
+            return ("holds" if prove(lemma)[0] else "fails"), 0
 
         expected = "holds" if lemma.holds else "fails"
         listed.append(Claim("Z3", f"{lemma.name}: {lemma.says}", expected, find))

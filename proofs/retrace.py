@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from overlay.codec import decode
+from overlay.codec import decode_message
 from overlay.messages import EngineMessage
 from overlay.trace import Record
 from padres_tx.wire import Begin, Submit, from_client
@@ -36,14 +36,14 @@ def history(stage: Stage, path: Iterable[tuple[State, Move]]) -> History:
         records += step.records
         if isinstance(node, ClientNode):
             if frame is not None and node.is_here(state[move.node]):
-                clients.saw(node.hop[1:], decode(frame))  # type: ignore[arg-type]
+                clients.saw(node.hop[1:], decode_message(frame))
             for _, sent in step.sent:
                 _asks(clients, sent)
     return History(_numbered(records), clients=clients)
 
 
 def _asks(clients: Clients, frame: bytes) -> None:
-    message = decode(frame) if frame != GONE else None
+    message = decode_message(frame) if frame != GONE else None
     if isinstance(message, EngineMessage):
         said = from_client.decode(message.body)
         if isinstance(said, Begin | Submit):

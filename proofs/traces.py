@@ -23,7 +23,7 @@ import networkx as nx
 from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
-from overlay.messages import Hop, is_client
+from overlay.messages import Hop, Kind, is_client
 from overlay.simulator import Tape
 from overlay.trace import Record
 from padres_tx.between import (
@@ -102,7 +102,7 @@ def record(seed: int) -> Recorded:
     for client, edge in (("A", "B3"), ("D", "B2"), ("E", "B1"), ("F", "B3")):
         world.join(client, edge)
     told, asked, q = Filter(cls="told"), Filter(cls="asked"), Filter(cls="q")
-    for client, kind, filter in (
+    held: list[tuple[str, Kind, Filter]] = [
         ("E", "adv", P),
         ("E", "adv", told),
         ("D", "adv", asked),
@@ -110,8 +110,9 @@ def record(seed: int) -> Recorded:
         ("D", "sub", told),
         ("D", "sub", q),
         ("A", "sub", asked),
-    ):
-        world.plain(client, kind, filter)  # type: ignore[arg-type]
+    ]
+    for client, kind, filter in held:
+        world.plain(client, kind, filter)
         world.sim.run()
     world.reactions["D"] = lambda point: [
         Step("D", "tcm", point={"cls": "asked"}),

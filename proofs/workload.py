@@ -21,9 +21,9 @@ import networkx as nx
 
 from overlay.broker import EngineFactory
 from overlay.filters import Filter, Value
-from overlay.messages import Kind, client_hop
+from overlay.messages import client_hop
 from overlay.simulator import STEP_LIMIT, Tape
-from padres_tx.wire import Abort, Ended, Step, TxID
+from padres_tx.wire import Abort, Ended, OpKind, Step, TxID
 from proofs.history import History
 from proofs.shrink import Part
 from proofs.world import DEADLINE_S, World
@@ -89,13 +89,13 @@ class Op(NamedTuple):
     """An operation of a client: a filter for (un-)sub and (un-)adv, a point for a publication."""
 
     client: str
-    kind: str
+    kind: OpKind
     what: Any
 
     def step(self, after: tuple[int, ...] = ()) -> Step:
         if self.kind == "pub":
             return Step(self.client, "pub", point=self.what, after=after)
-        return Step(self.client, self.kind, self.what, after=after)  # type: ignore[arg-type]
+        return Step(self.client, self.kind, self.what, after=after)
 
 
 class Transaction(NamedTuple):
@@ -209,7 +209,8 @@ class Program:
         return Filter({"class": "p", "x": (low, low + self.choose(4 - low))})
 
     def _op(self, client: str) -> Op:
-        kind = ("sub", "pub", "usub", "sub", "pub", "usub", "adv", "uadv")[self.choose(8)]
+        kinds: tuple[OpKind, ...] = ("sub", "pub", "usub", "sub", "pub", "usub", "adv", "uadv")
+        kind = kinds[self.choose(len(kinds))]
         if kind == "pub":
             point: dict[str, Value] = {"class": "p", "x": self.choose(4), "n": self._number()}
             return Op(client, "pub", point)
@@ -463,8 +464,8 @@ class Run:
             return 0
         if op.kind == "pub":
             return self.world.publish(op.client, op.what)
-        kind: Kind = op.kind  # type: ignore[assignment]
-        return self.world.plain(op.client, kind, op.what)
+        assert op.kind != "tcm"
+        return self.world.plain(op.client, op.kind, op.what)
 
     def _event(self, publisher: str) -> None:
         if self._is_here(publisher):

@@ -68,7 +68,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:
+        except Exception as error:  # Of many kinds; `failure_of` knows which are for users.
             failure = failure_of(error)
             if failure is None:
                 raise

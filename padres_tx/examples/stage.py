@@ -60,7 +60,7 @@ def command(story: Callable[..., Awaitable[Received]], names: list[str]) -> clic
         try:
             addresses = at or tuple(broker.address for broker in Registry().find().brokers)
             came = asyncio.run(_tell(story, names, addresses, engine))
-        except Exception as error:
+        except Exception as error:  # As the command line does; what is no user's error goes on.
             raise failure_of(error) or error from None
         for name, notifications in came.items():
             texts = [format_publication(n.point) for n in notifications] or ["nothing"]
