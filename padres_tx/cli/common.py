@@ -86,9 +86,11 @@ def place_options(command: F) -> F:
 
 
 def overlay_option(command: F) -> F:
-    """Which of the running overlays is meant."""
+    """Which of the running overlays is meant; `up` gives it the name, so that word will do, too."""
     return click.option(
         "--overlay",
+        "--name",
+        "overlay",
         metavar="NAME",
         help="Which running overlay is meant. [default: the only one]",
     )(command)

@@ -43,7 +43,11 @@ STATE_STYLES = {"up": "green", "down": "red"}
 OTHER_STATE_STYLE = "yellow"
 
 _name_option = click.option(
-    "--name", metavar="NAME", help="Which overlay is meant. [default: the only one]"
+    "--name",
+    "--overlay",
+    "name",
+    metavar="NAME",
+    help="Which overlay is meant. [default: the only one]",
 )
 
 
@@ -61,7 +65,11 @@ Examples:
 )
 @click.argument("topology", metavar="TOPOLOGY")
 @click.option(
-    "--name", metavar="NAME", help="What to call the overlay. [default: the topology's name]"
+    "--name",
+    "--overlay",
+    "name",
+    metavar="NAME",
+    help="What to call the overlay. [default: the topology's name]",
 )
 @click.option("-d", "--detach", is_flag=True, help="Return when it is up, and let it run on.")
 @click.option("--restart", is_flag=True, help="Restart a broker that dies.")

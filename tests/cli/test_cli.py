@@ -342,9 +342,12 @@ def test_several_overlays_have_to_be_told_apart(three: Shell) -> None:
     try:
         assert "several overlays run, second, three" in three.refused("status")
         assert "by --overlay" in three.refused("pub", "[class,'x']")
-        three.ok("pub", "[class,'x']", "--overlay", "second")
+        for option in ("--overlay", "--name"):
+            three.ok("pub", "[class,'x']", option, "second")
+            three.ok("status", option, "second")
+            three.ok("tx", "ls", option, "second")
     finally:
-        three.ok("down", "--name", "second")
+        three.ok("down", "--overlay", "second")
     assert processes.wait_gone(processes_of(record), 0) == []
 
 
