@@ -56,7 +56,7 @@ class Relay(Int32StringReceiver):
         transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        super().dataReceived(data)  # type: ignore[no-untyped-call]
+        super().dataReceived(data)  # type: ignore[no-untyped-call]  # Twisted says no types.
         if self._batch:
             self._out.write(b"".join(self._batch))
             self._batch.clear()
@@ -96,7 +96,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         reactor.connectTCP(LOOPBACK, int(sys.argv[1]), _Dialling(pair))
     port = reactor.listenTCP(0, _Accepting(pair), interface=LOOPBACK).getHost().port
-    leash: Any = StandardIO(_Leash())  # type: ignore[no-untyped-call]
+    leash: Any = StandardIO(_Leash())  # type: ignore[no-untyped-call]  # Nor this.
     leash.write(f"{port}\n".encode())
     reactor.run()
 

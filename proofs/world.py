@@ -234,6 +234,7 @@ class World:
             assert broker.routing.is_plain, f"marks left at {name}"
             assert not broker.versions.open and not broker.versions.committed, name
             for engine in broker.engines.values():
+                # Every engine that keeps transactions has this, though a broker need not know.
                 assert not engine.txs, f"{name}: {engine.txs}"  # type: ignore[attr-defined]
             tables = broker.routing.as_data()
             assert rows(tables["srt"]) == numberless(self.oracle.srt(name)), f"SRT of {name}"
