@@ -9,6 +9,10 @@ Two transactions whose handlers wait for each other's clients crosswise can stil
 Their deadlines end that, and cancel what waits; a program that calls back and forth between the
 same clients should end its handler instead of waiting in it.
 
+If the way to the coordinator is gone for good, nobody tells a client how its transaction has ended.
+An operation that a handler waits for raises when the longest deadline has passed; what else it
+waits for, it should give a limit itself.
+
 This module knows neither messages nor brokers: it is told of tcms and ends, and tells how a
 handler ended.
 """

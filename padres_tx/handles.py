@@ -27,13 +27,19 @@ import msgspec
 
 from overlay.errors import OverlayError
 from padres_tx import static
-from padres_tx.errors import TransactionAborted, TransactionError, TransactionFinished
+from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, TransactionFinished
+from padres_tx.peer import CALL_TIMEOUT_S
 from padres_tx.session import FilterLike, Notification, PointLike, as_bytes
 from padres_tx.static import Op, Ops
 from padres_tx.transactions import FENCE_AFTER, Result, Tx
+from padres_tx.wire import DEADLINE_LIMIT_S
 
 if TYPE_CHECKING:
     from padres_tx.aio_tx import Transacting
+
+#: How long a handler waits for an operation at most. Who takes part does not know the deadline, but
+#: no transaction has a later one; the way to where it is decided must be gone for good.
+PART_LIMIT_S = DEADLINE_LIMIT_S + CALL_TIMEOUT_S
 
 #: When a commit returns: as soon as it is decided, or when every broker has carried it out.
 Wait: TypeAlias = Literal["decided", "applied"]
@@ -232,11 +238,21 @@ class Part(Acting):
         return self._client is client and self.frame in self.tx.frames
 
     async def wait(self, future: asyncio.Future[None]) -> None:
-        """Wait for an operation, and let the same transaction call this client meanwhile."""
+        """Wait for an operation, and let the same transaction call this client meanwhile.
+
+        Raises CallTimeout if nobody has ended the transaction when it must be over.
+        """
         self.waiting += 1
         self._client._take_turns()
         try:
-            await asyncio.shield(future)
+            async with asyncio.timeout(PART_LIMIT_S) as limit:
+                await asyncio.shield(future)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CallTimeout(
+                f"waited {PART_LIMIT_S:g} s for an operation of {self.id} in vain"
+            ) from None
         finally:
             self.waiting -= 1
 

@@ -199,6 +199,33 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
 
 
 @asynchronous
+async def test_a_handler_does_not_wait_for_ever_when_nobody_tells_of_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The way to the coordinator is gone; whoever calls next is not kept waiting for that."""
+    monkeypatch.setattr("padres_tx.handles.PART_LIMIT_S", 0.001)
+    async with by_hand() as (e, broker):
+        raised: list[Exception] = []
+        next_one = asyncio.Event()
+
+        async def act(tx: Part, notification: Notification) -> None:
+            if notification["n"] == 2:
+                next_one.set()
+                return
+            try:
+                await tx.sub(X1)
+            except CallTimeout as error:
+                raised.append(error)
+                raise
+
+        e.on_tcm(None, act)
+        for n in (1, 2):
+            broker.tell(wire.Tcm(("C", n), 1, "C", n, {**X1, "n": n}, b""))
+        await next_one.wait()
+        assert "for an operation of C:1 in vain" in str(raised[0])
+
+
+@asynchronous
 async def test_an_operation_shows_what_it_is_and_how_it_stands() -> None:
     """A notebook prints whatever a line comes to."""
     async with cast() as (_, e, _, _):
