@@ -266,7 +266,18 @@ class Broker(Recorder):
         view = versions.view(pub.hidden) if versions.committed else None
         from_client = source[0] == "@"  # `is_client`, without a call for each publication.
         if from_client:
-            if not self._is_evidently_admitted(source, pub, view):
+            # What is evidently admitted, as nearly everything is, `_refusal` need not look at.
+            space = self.routing.srt.get(source)
+            if (
+                space is None
+                or source not in self._joined
+                or source[1:] != pub.client
+                or pub.hidden
+                or not (
+                    space.admits(pub.point)
+                    or (is_evidently_right(pub.point) and space.holds(pub.point, view))
+                )
+            ):
                 refusal = self._refusal(source, pub)
                 if refusal is not None:
                     return [Send((source,), refusal)]
@@ -293,20 +304,6 @@ class Broker(Recorder):
         if hops:
             effects.append(Send(hops, pub))
         return effects
-
-    def _is_evidently_admitted(self, source: Hop, pub: Pub, view: View | None) -> bool:
-        """Whether `_refusal` would find nothing; a quick yes, while a no may be mistaken."""
-        space = self.routing.srt.get(source)
-        return (
-            space is not None
-            and source in self._joined
-            and source[1:] == pub.client
-            and not pub.hidden
-            and (
-                space.admits(pub.point)
-                or (is_evidently_right(pub.point) and space.holds(pub.point, view))
-            )
-        )
 
     def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:
         """Why a client's publication goes nowhere, if so."""

@@ -320,6 +320,10 @@ class Host:
                 return False
             items = link.hand_over_some(QUANTUM)
             self._messages_in += len(items)
+            # Where the last one went, and the outgoing frames of those peers: publications that
+            # go the same way are given the same tuple (`Index.hops`).
+            ready: tuple[Hop, ...] | None = None
+            outgoing: list[list[bytes]] = []
             for message, frame in items:
                 try:
                     effects = receive(hop, message, now)
@@ -330,8 +334,15 @@ class Host:
                     # A publication, nearly always: what has come goes on, and that is all.
                     [effect] = effects
                     if effect.__class__ is Send and effect.message is message:
-                        queue(effect.hops, frame)
+                        hops = effect.hops
+                        if hops is ready:
+                            for frames in outgoing:
+                                frames.append(frame)
+                            continue
+                        outgoing = queue(hops, frame)
+                        ready = hops
                         continue
+                ready = None  # Somebody may go, or be written to.
                 closed = self._carry_out(effects, message, frame)
                 if closed and self._peers.get(hop) is not peer:
                     break  # The rest was said by somebody who is not here any more.
@@ -382,7 +393,9 @@ class Host:
                 self._cancel(effect.key)
         return closed
 
-    def _queue_for(self, hops: tuple[Hop, ...], frame: bytes) -> None:
+    def _queue_for(self, hops: tuple[Hop, ...], frame: bytes) -> list[list[bytes]]:
+        """Give a frame to the peers; answers where those have it, for more of the same turn."""
+        queues: list[list[bytes]] = []
         for hop in hops:
             peer = self._peers.get(hop)
             if peer is None:
@@ -392,6 +405,8 @@ class Host:
             if not peer.outgoing:
                 self._touch(peer)
             peer.outgoing.append(frame)
+            queues.append(peer.outgoing)
+        return queues
 
     def _cancel(self, key: str) -> None:
         timer = self._timers.pop(key, None)

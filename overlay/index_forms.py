@@ -32,6 +32,9 @@ Get: TypeAlias = Callable[[str], Any]
 #: Asked with the `get` of a point, and the values of a record.
 Test: TypeAlias = Callable[[Get, tuple[Any, ...]], bool]
 
+#: Asked with a point, and the values of a record.
+Admission: TypeAlias = Callable[[dict[str, Value], tuple[Any, ...]], bool]
+
 #: Forms that are compiled; real overlays have a handful. Each takes about 2 kB and 0.1 ms.
 FORMS_LIMIT: Final = 1000
 
@@ -54,7 +57,7 @@ class Form:
     Of `known` attributes the test asks nothing, for whoever has come so far knows that they match.
     """
 
-    __slots__ = ("_admission", "_is_compiled", "_known", "_parts", "_without", "test")
+    __slots__ = ("_known", "_parts", "_without", "admits", "test")
 
     def __init__(
         self, parts: tuple[Part, ...], known: frozenset[str], *, is_compiled: bool
@@ -62,23 +65,16 @@ class Form:
         self._parts = parts
         self._known = known
         self._without: dict[str, Form] = {}
-        self._is_compiled = is_compiled
-        self._admission: Test | None = None
         self.test = (compiled if is_compiled else interpreted)(parts, known)
+        #: Asked with a point and the values of a record, whether the point is well-formed, has just
+        #: the attributes of the filter, and matches. A quick yes to what a client publishes in the
+        #: space that it advertised; a no may be mistaken.
+        self.admits: Admission = self._first_admission if is_compiled else _never
 
-    def admits(self, point: dict[str, Value], values: tuple[Any, ...]) -> bool:
-        """Whether the point is well-formed, has just the attributes of the filter, and matches.
-
-        A quick yes to what a client publishes in the space that it advertised; a no may be
-        mistaken.
-        """
-        test = self._admission
-        if test is None:
-            if not self._is_compiled:
-                return False
-            test = self._admission = compiled(self._parts, admitting=True)
-        # As many attributes, and the test finds each of its own: then there are no others.
-        return len(point) == len(self._parts) and test(point.get, values)
+    def _first_admission(self, point: dict[str, Value], values: tuple[Any, ...]) -> bool:
+        """Compile the test when it is asked for, and take it from then on."""
+        self.admits = compiled_admission(self._parts)
+        return self.admits(point, values)
 
     def without(self, name: str) -> Form:
         """The same with one more known attribute."""
@@ -130,6 +126,7 @@ _TYPES_OF: Final = {
     for kind in (None, *KIND_OF.values())
 }
 _NAMES: Final = {kind: kind or "anything" for kind in _TYPES_OF}
+_GLOBALS: Final[dict[str, Any]] = {_NAMES[kind]: types for kind, types in _TYPES_OF.items()}
 
 
 _FINITE: Final = "value.__class__ is float and value - value == 0.0"
@@ -144,10 +141,28 @@ _WELL_FORMED: Final[Mapping[Kind | None, str]] = {
 }
 
 
-def compiled(
+def compiled(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
+    """The test of a form."""
+    terms = _terms(parts, known)
+    test: Test = eval(f"lambda get, values: {' and '.join(terms) or 'True'}", _GLOBALS)
+    return test
+
+
+def compiled_admission(parts: tuple[Part, ...]) -> Admission:
+    """The same that asks of each value, too, whether it is one, and for no other attributes."""
+    # As many attributes, and the test finds each of its own: then there are no others.
+    terms = [f"len(point) == {len(parts)}", "(get := point.get)", *_terms(parts, admitting=True)]
+    admits: Admission = eval(f"lambda point, values: {' and '.join(terms)}", _GLOBALS)
+    return admits
+
+
+def _never(point: dict[str, Value], values: tuple[Any, ...]) -> bool:
+    return False
+
+
+def _terms(
     parts: tuple[Part, ...], known: frozenset[str] = _NONE, *, admitting: bool = False
-) -> Test:
-    """The test of a form; with `admitting` it asks of each value, too, whether it is one."""
+) -> list[str]:
     terms = []
     for number, part in enumerate(parts):
         if part.name in known:
@@ -166,9 +181,7 @@ def compiled(
             terms.append(f"value {part.lower} {lo}")
         if part.upper:
             terms.append(f"value {part.upper} {hi}")
-    source = f"lambda get, values: {' and '.join(terms) or 'True'}"
-    test: Test = eval(source, {_NAMES[kind]: types for kind, types in _TYPES_OF.items()})
-    return test
+    return terms
 
 
 def interpreted(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
