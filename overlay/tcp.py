@@ -52,6 +52,11 @@ RETRY_FACTOR = 1.5
 #: exceeded, and as much for acknowledgements.
 DELAYED_BYTES = 2 * (WINDOW_BYTES + BROKER_FRAME_LIMIT)
 
+#: The reactor waits whole milliseconds, and rounds them up whenever something else has interrupted
+#: the wait; over a path of many delays that adds up. A timer of a delay is set so much early, which
+#: makes it rounding to the nearest; nothing is given on more than this before its time.
+HALF_A_TICK_S = 0.0005
+
 #: How often a port that stops looks whether its connections have ended.
 STOPPING_POLL_S = 0.02
 
@@ -79,18 +84,22 @@ class DelayLine:
             raise ProtocolError("the peer sends without waiting for acknowledgements")
         self._line.append((self._clock.seconds() + self._delay_s, data))
         if self._call is None:
-            self._call = self._clock.callLater(self._delay_s, self._due)
+            self._set(self._delay_s)
 
     def _due(self) -> None:
         self._call = None
         now = self._clock.seconds()
-        # A timer that comes a moment early must not wait for another turn with nothing to do.
-        while self._line and self._line[0][0] <= now + 1e-4:
+        while self._line and self._line[0][0] <= now + HALF_A_TICK_S:
             data = self._line.popleft()[1]
             self._held -= len(data)
             self._out(data)
         if self._line and self._call is None:
-            self._call = self._clock.callLater(self._line[0][0] - now, self._due)
+            self._set(self._line[0][0] - now)
+
+    def _set(self, wait_s: float) -> None:
+        # Less than a tick is rounded up to one; it must not become none.
+        early_s = HALF_A_TICK_S if wait_s > 2 * HALF_A_TICK_S else 0.0
+        self._call = self._clock.callLater(wait_s - early_s, self._due)
 
     def end(self, *, give_on: bool) -> None:
         """Stop, giving on at once what is inside, or dropping it."""

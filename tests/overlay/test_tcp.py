@@ -506,6 +506,26 @@ def test_a_delay_line_gives_on_in_order_and_in_time() -> None:
     assert out == [b"a", b"b", b"c"]
 
 
+def test_a_delay_line_is_early_by_half_a_tick_at_most() -> None:
+    clock, out = Clock(), list[bytes]()
+    line = DelayLine(clock, 0.005, out.append)
+    line.put(b"a")
+    clock.advance(0.0002)
+    line.put(b"b")
+    clock.advance(0.0042)
+    assert out == []
+    clock.advance(0.0002)
+    assert out == [b"a"]
+    clock.advance(0.005)
+    assert out == [b"a", b"b"]
+    brief = DelayLine(clock, 0.0005, out.append)
+    brief.put(b"c")
+    clock.advance(0.0004)
+    assert out == [b"a", b"b"]  # Not at once, though it is less than a tick.
+    clock.advance(0.0002)
+    assert out == [b"a", b"b", b"c"]
+
+
 def test_a_delay_line_is_bounded() -> None:
     line = DelayLine(Clock(), 1.0, lambda data: None)
     line.put(bytes(DELAYED_BYTES))
