@@ -399,6 +399,10 @@ class STx:
         other = reserved_by_others(self.broker, tx.id, undo.operation)
         if other is not None:
             raise Conflict(f"{client} uses the same part in {tx_text(other)}")
+        for _, held in self.broker.held:
+            # It gets its number when it is done, later than what is admitted now, but comes first.
+            if isinstance(held, Operation) and undo.concerns(held):
+                raise Conflict(f"an operation of {client} on the same part has to wait")
         for name, engine in self.broker.engines.items():
             if name == self.name:
                 continue

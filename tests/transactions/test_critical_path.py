@@ -24,6 +24,8 @@ from padres_tx.engines import broker_factories
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.wire import Operated, Step, tx_text
+from proofs.checkers import check
+from proofs.history import History
 from proofs.world import World
 from tests.transactions.slow_links import SlowLinks
 from tests.transactions.steps import adv, box, chain, pub, sub, tcm, usub
@@ -334,3 +336,25 @@ def test_what_is_held_half_the_way_is_not_read_in_part(how: str) -> None:
     again = world.begin("d-tx", "C", [pub("C", class_="p", n=1), tcm("C", class_="ask")])
     world.sim.run()
     assert world.committed(again), "it is done everywhere now"
+
+
+def test_what_a_client_has_said_before_and_has_to_wait_is_not_overtaken() -> None:
+    """Numbers tell which word is the last: one that waits has none yet, and comes first."""
+    world = World(chain(2), lambda n: 0)
+    world.join("C", "B1")
+    world.plain("C", "adv", box(class_="p"))
+    world.sim.run()
+    world.sim.cut("B1", "B2", 0.05)
+    world.begin("d-tx", "C", [pub("C", class_="p", x=0)])
+    world.sim.run(until=world.sim.now + 0.01)
+    world.plain("C", "uadv", box(class_="p"))
+    world.sim.run(until=world.sim.now + 0.01)
+    assert world.sim.brokers["B1"].held
+    tx = world.submit("C", [adv("C", box(class_="p", x=2))])
+    world.sim.run()
+    assert world.ended[tx].code == "conflict"
+    assert check(History.from_simulator(world.sim, world.clients)) == []
+    again = world.submit("C", [adv("C", box(class_="p", x=2))])
+    world.sim.run()
+    assert world.committed(again)
+    assert check(History.from_simulator(world.sim, world.clients)) == []
