@@ -30,7 +30,7 @@ proofs: .venv/.proofs
 lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy overlay padres_tx topologies
+	$(BIN)/mypy overlay padres_tx topologies bench proofs
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "padres_tx needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
