@@ -60,8 +60,8 @@ from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from padres_tx import inspection
-from padres_tx.between import Acked, Between, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
+from padres_tx.dynamic_wire import Acked, Between, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,

@@ -16,9 +16,9 @@ from overlay.messages import Hop, Leave, Operation, Version
 from overlay.routing import Outcome
 from overlay.space import Space
 from overlay.versions import Seen, Versions
-from padres_tx.between import AnyBetween, Init, Op, Prepare
 from padres_tx.compensation import inverses
 from padres_tx.dynamic import YES, OpTask, Tx, Verdict
+from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.wire import Begin, TxID

@@ -18,9 +18,9 @@ from overlay.filters import Filter
 from overlay.messages import Hop, Pub
 from overlay.routing import Routing, Scope
 from overlay.versions import Seen
-from padres_tx.between import Decide, Decided
+from padres_tx import static_tx
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.engines import s_tx
+from padres_tx.dynamic_wire import Decide, Decided
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
@@ -76,7 +76,7 @@ class GoesOnDTxNI(_GoesOn, DTxNI):
 class LastFirst(STx):
     """Carries a plan out from behind."""
 
-    def _carry_on(self, tx: s_tx.Tx, now: float) -> list[Effect]:
+    def _carry_on(self, tx: static_tx.Tx, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if tx.running:
             return effects
@@ -123,7 +123,7 @@ class TooEarlyDTxNI(_TooEarly, DTxNI):
 class KeepsInSpan(STx):
     """Sends no publication to brokers outside its span."""
 
-    def _publish(self, tx: s_tx.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_tx.Tx, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return [_without_brokers(e) if isinstance(e, Send) else e for e in effects]
 
@@ -155,10 +155,10 @@ class SaysNoDTxNI(_SaysNo, DTxNI):
 class SaysNoSTx(STx):
     """A broker in the middle passes a commit on as an abort."""
 
-    def _decide(self, source: Hop, decide: s_tx.Decide, now: float) -> list[Effect]:
+    def _decide(self, source: Hop, decide: static_tx.Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
         if tx is not None and decide.committed and self._beyond(tx, source):
-            decide = s_tx.Decide(decide.tx, False, "split", "planted")
+            decide = static_tx.Decide(decide.tx, False, "split", "planted")
         return super()._decide(source, decide, now)
 
 
@@ -189,7 +189,7 @@ class GhostDTxNI(DTxNI):
 class GhostSTx(STx):
     """Carries out what was admitted here, though the plan is aborted."""
 
-    def _spread(self, tx: s_tx.Tx, decide: s_tx.Decide, now: float) -> list[Effect]:
+    def _spread(self, tx: static_tx.Tx, decide: static_tx.Decide, now: float) -> list[Effect]:
         admitted = list(self.reserved.get(tx.id, ()))
         effects = super()._spread(tx, decide, now)
         for undo in admitted if not decide.committed else ():
@@ -261,7 +261,7 @@ class NeverHearsDTxNI(DTxNI):
 class NeverRefuses(STx):
     """An edge broker that would refuse is silent, and deadlines do not ring."""
 
-    def _admitted(self, source: Hop, admitted: s_tx.Admitted, now: float) -> list[Effect]:
+    def _admitted(self, source: Hop, admitted: static_tx.Admitted, now: float) -> list[Effect]:
         return [] if admitted.code else super()._admitted(source, admitted, now)
 
     def wake(self, key: str, now: float) -> list[Effect]:
@@ -289,7 +289,7 @@ class TwiceDTxNI(_Twice, DTxNI):
 class TwiceSTx(STx):
     """Sends everything twice."""
 
-    def _publish(self, tx: s_tx.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_tx.Tx, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return effects + [effect for effect in effects if isinstance(effect, Send)]
 

@@ -26,7 +26,9 @@ from overlay.filters import Filter
 from overlay.messages import Hop, Kind, is_client
 from overlay.simulator import Tape
 from overlay.trace import Record
-from padres_tx.between import (
+from padres_tx.conflicts import Footprint
+from padres_tx.dynamic import Tx
+from padres_tx.dynamic_wire import (
     Acked,
     Decide,
     Decided,
@@ -38,8 +40,6 @@ from padres_tx.between import (
     Vote,
     codec,
 )
-from padres_tx.conflicts import Footprint
-from padres_tx.dynamic import Tx
 from padres_tx.engines.d_tx import DTx
 from padres_tx.wire import Begin, Step, TxID, tx_text
 from proofs.models import D_TX

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import pkgutil
 import sys
 from pathlib import Path
 
 import pytest
+
+import padres_tx
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,6 +35,7 @@ PURE = (
     "padres_tx/session.py",
     "padres_tx/dynamic.py",
     "padres_tx/dynamic_tx.py",
+    "padres_tx/static_tx.py",
     "padres_tx/inspection.py",
     "padres_tx/two_phase.py",
     "padres_tx/conflicts.py",
@@ -88,3 +93,10 @@ def test_only_what_is_declared_is_imported() -> None:
         for path in sorted((ROOT / package).rglob("*.py")):
             foreign = imported(path) - sys.stdlib_module_names - ARROWS.keys()
             assert foreign <= declared, path.relative_to(ROOT)
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing `package.name` sets `package.name`: a function of that name would be gone."""
+    modules = {module.name for module in pkgutil.iter_modules(padres_tx.__path__)}
+    for name in modules & set(padres_tx.__all__):
+        assert inspect.ismodule(getattr(padres_tx, name)), name

@@ -28,10 +28,10 @@ from overlay.effects import Effect
 from overlay.errors import OperationError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
-from padres_tx.between import Op
 from padres_tx.compensation import Undo, compensate, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.dynamic_wire import Op
 from padres_tx.wire import TxID, tx_text
 
 #: Why a transaction has to go when another one has raised a fence.

@@ -32,12 +32,11 @@ operations of these clients that overlap them wait, other transactions on them a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
 from overlay.broker import Broker
-from overlay.codec import StructCodec
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
@@ -46,6 +45,19 @@ from padres_tx import inspection
 from padres_tx.admission import Conflict, Words, in_order
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
+from padres_tx.static_tx import (
+    Admitted,
+    AnyBetween,
+    Between,
+    Complete,
+    Decide,
+    Decided,
+    Plan,
+    Refusal,
+    Settled,
+    Tx,
+    codec,
+)
 from padres_tx.two_phase import something_decided
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,
@@ -53,7 +65,6 @@ from padres_tx.wire import (
     Abort,
     Applied,
     Ended,
-    FromClient,
     Step,
     Submit,
     ToClient,
@@ -69,110 +80,6 @@ STEP_LIMIT = 1000
 #: Publications that an edge broker makes for a client are numbered from here on: no client will
 #: ever have published so much itself.
 PLANNED = 1 << 48
-
-
-class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what brokers say about a static transaction."""
-
-
-class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
-    tx: TxID
-    steps: tuple[Step, ...]
-    #: The edge broker of each client, as the coordinator's edge broker knows it.
-    edges: dict[str, str]
-
-
-class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
-    """What the steps of the clients at one edge broker change, by position; or why not."""
-
-    tx: TxID
-    edge: str
-    operations: dict[int, Operation]
-    #: Numbers of publications that were planned for a client: the coordinator has none for them.
-    numbers: dict[int, int] = {}
-    code: str = ""
-    reason: str = ""
-
-
-class Decide(Between, frozen=True, array_like=True, gc=False, tag=52):
-    tx: TxID
-    committed: bool
-    code: str = ""
-    reason: str = ""
-
-
-class Complete(Between, frozen=True, array_like=True, gc=False, tag=53):
-    """An (un-)advertisement is everywhere, with all that it triggered."""
-
-    tx: TxID
-    step: int
-
-
-class Decided(Between, frozen=True, array_like=True, gc=False, tag=54):
-    """It is carried out here, behind here, and outside the span where that was told of it."""
-
-    tx: TxID
-
-
-class Settled(Between, frozen=True, array_like=True, gc=False, tag=55):
-    """It is carried out everywhere: who reads it in one place finds it in all."""
-
-    tx: TxID
-
-
-AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled
-
-codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
-
-
-class Refusal(NamedTuple):
-    code: str
-    reason: str
-
-
-class Tx:
-    """One static transaction at one broker of its span."""
-
-    def __init__(self, plan: Plan, upstream: Hop, now: float) -> None:
-        self.id = plan.tx
-        self.steps = plan.steps
-        self.edges = plan.edges
-        #: Clients that were behind a broker that has lost its memory.
-        self.lost: set[str] = set()
-        self.upstream = upstream
-        self.began_at = now
-        self.status = "planned"
-        #: The neighbours in the span, the upstream one included.
-        self.span: tuple[Hop, ...] = ()
-        #: At the coordinator's edge: the edge brokers that have not answered yet.
-        self.unanswered: set[str] = set()
-        self.operations: dict[int, Operation] = {}
-        self.numbers: dict[int, int] = {}
-        #: Steps that have been carried out here, and those under way.
-        self.handled: set[int] = set()
-        self.started: set[int] = set()
-        self.order = in_order(plan.steps) or []
-        self.running = False
-        self.awaited: set[Hop] = set()
-        #: Operations of which neighbours outside the span were told, and have not answered yet.
-        self.outside = 0
-        self.acknowledged = False
-
-    def number(self, at: int) -> int:
-        """The number of a publication: its client's own, or what the edge broker gave it."""
-        return self.numbers.get(at, self.steps[at].seq)
-
-    @property
-    def at_edge(self) -> bool:
-        return is_client(self.upstream)
-
-    @property
-    def open(self) -> bool:
-        return self.status == "planned"
-
-    @property
-    def complete(self) -> bool:
-        return len(self.handled) == len(self.steps)
 
 
 class STx:

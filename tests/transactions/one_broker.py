@@ -25,8 +25,7 @@ from overlay.messages import (
     is_client,
 )
 from overlay.trace import Record
-from padres_tx import between
-from padres_tx.engines import s_tx
+from padres_tx import dynamic_wire, static_tx
 from padres_tx.wire import (
     Begin,
     Commit,
@@ -58,7 +57,7 @@ class OneBroker:
 
     def __init__(self, engine: str, neighbours: Iterable[str] = ("B1", "B3")) -> None:
         self.engine = engine
-        self.codec = s_tx.codec if engine == "s-tx" else between.codec
+        self.codec = static_tx.codec if engine == "s-tx" else dynamic_wire.codec
         self.broker = Broker(
             NAME,  # type: ignore[arg-type]
             neighbours,  # type: ignore[arg-type]
@@ -195,8 +194,8 @@ class OneBroker:
             one = queue.pop(0)
             seen.append(one)
             message = one.message
-            if isinstance(message, between.Op) and message.req and not is_client(Hop(one.to)):
-                queue += self.hear(one.to, between.Acked(message.tx, message.req, 1))
+            if isinstance(message, dynamic_wire.Op) and message.req and not is_client(Hop(one.to)):
+                queue += self.hear(one.to, dynamic_wire.Acked(message.tx, message.req, 1))
             elif isinstance(message, Operation) and message.req and not is_client(Hop(one.to)):
                 queue += self.send(one.to, Done(message.req))
         return seen

@@ -14,8 +14,8 @@ import pytest
 
 from overlay.errors import PeerError
 from overlay.messages import EngineMessage
-from padres_tx.between import Acked, Decide, Init, Op, Prepare, Vote
-from padres_tx.engines import s_tx
+from padres_tx import static_tx
+from padres_tx.dynamic_wire import Acked, Decide, Init, Op, Prepare, Vote
 from padres_tx.wire import (
     Abort,
     Begin,
@@ -305,7 +305,11 @@ def test_a_client_that_speaks_as_a_broker(engine: str) -> None:
     tx = ("E", 1)
     messages = [Init(tx, 1), Op(tx, 1), Acked(tx, 1), Prepare(tx), Decide(tx, True)]
     if engine == "s-tx":
-        messages = [s_tx.Plan(tx, (), {}), s_tx.Decide(tx, True), s_tx.Complete(tx, 0)]
+        messages = [
+            static_tx.Plan(tx, (), {}),
+            static_tx.Decide(tx, True),
+            static_tx.Complete(tx, 0),
+        ]
     for message in messages:
         with pytest.raises(PeerError, match="may not say"):
             one.hear("@E", message)

@@ -18,8 +18,8 @@ from overlay.effects import Effect
 from overlay.messages import Hop, Operation
 from overlay.simulator import Tape
 from overlay.trace import Record
-from padres_tx.between import AnyBetween, Op
 from padres_tx.dynamic import Dynamic
+from padres_tx.dynamic_wire import AnyBetween, Op
 from padres_tx.engines import broker_factories
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI

@@ -10,7 +10,7 @@ import pytest
 
 from overlay.errors import ProtocolError
 from overlay.messages import Operation, Pub
-from padres_tx.between import Acked, Decide, Decided, Doom, Forget, Init, Op, Prepare, Vote
+from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Forget, Init, Op, Prepare, Vote
 from padres_tx.wire import (
     Applied,
     Began,

@@ -6,7 +6,7 @@ What both have in common is tried with both in `test_paper_d_tx`.
 from __future__ import annotations
 
 from overlay.messages import Operation, Pub
-from padres_tx.between import Acked, Decide, Decided, Forget, Init, Op, Prepare
+from padres_tx.dynamic_wire import Acked, Decide, Decided, Forget, Init, Op, Prepare
 from padres_tx.wire import Abort, Commit, Ended
 from tests.transactions.one_broker import OneBroker, of_kind, pubs, to_whom
 from tests.transactions.steps import adv, box, pub, sub, usub

@@ -10,8 +10,8 @@ import pytest
 
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
-from padres_tx.between import Acked, Init, Op
-from padres_tx.engines.s_tx import Admitted, Complete, Decide, Plan
+from padres_tx.dynamic_wire import Acked, Init, Op
+from padres_tx.static_tx import Admitted, Complete, Decide, Plan
 from padres_tx.wire import Abort, Begin, Commit, Ended, Finish, Operated, Step, Tcm
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import adv, box, pub, sub, tcm, usub

@@ -12,7 +12,7 @@ import pytest
 
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
-from padres_tx.engines.s_tx import Admitted, Complete, Decide, Decided, Plan, Settled
+from padres_tx.static_tx import Admitted, Complete, Decide, Decided, Plan, Settled
 from padres_tx.wire import Abort, Applied, Ended, Step
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import box
