@@ -344,5 +344,6 @@ def come_before(operations: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 # Executors need not have this package: what they run of it goes with the job.
+# (cloudpickle comes without types.)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 _come_before = F.udf(come_before, PAIRS)
