@@ -52,10 +52,13 @@ RETRY_FACTOR = 1.5
 #: exceeded, and as much for acknowledgements.
 DELAYED_BYTES = 2 * (WINDOW_BYTES + BROKER_FRAME_LIMIT)
 
-#: The reactor waits whole milliseconds, and rounds them up whenever something else has interrupted
-#: the wait; over a path of many delays that adds up. A timer of a delay is set so much early, which
-#: makes it rounding to the nearest; nothing is given on more than this before its time.
-HALF_A_TICK_S = 0.0005
+#: A timer comes late by what the machine needs to wake up, some tenths of a millisecond on an idle
+#: one; over a path of many delays that adds up. A delay line sees how late its timers are and sets
+#: them early by that, so that its delays are right on the average; never by more than this.
+EARLY_LIMIT_S = 0.0005
+
+#: How many timers the average goes back.
+EARLY_MEMORY = 8
 
 #: How often a port that stops looks whether its connections have ended.
 STOPPING_POLL_S = 0.02
@@ -67,7 +70,7 @@ BACKLOG = 512
 class DelayLine:
     """Gives on what is put in, in order, `delay_s` later."""
 
-    __slots__ = ("_call", "_clock", "_delay_s", "_held", "_line", "_out")
+    __slots__ = ("_aim", "_call", "_clock", "_delay_s", "_early_s", "_held", "_line", "_out")
 
     def __init__(self, clock: Clock, delay_s: float, out: Callable[[bytes], None]) -> None:
         self._clock = clock
@@ -76,30 +79,35 @@ class DelayLine:
         self._line: deque[tuple[float, bytes]] = deque()
         self._held = 0
         self._call: Timer | None = None
+        #: When the timer should run out, and how much earlier than that is set what is due.
+        self._aim = 0.0
+        self._early_s = 0.0
 
     def put(self, data: bytes) -> None:
         """Raises ProtocolError if the line is over-full: somebody ignores the window."""
         self._held += len(data)
         if self._held > DELAYED_BYTES:
             raise ProtocolError("the peer sends without waiting for acknowledgements")
-        self._line.append((self._clock.seconds() + self._delay_s, data))
+        now = self._clock.seconds()
+        self._line.append((now + self._delay_s, data))
         if self._call is None:
-            self._set(self._delay_s)
+            self._set(now)
 
     def _due(self) -> None:
         self._call = None
         now = self._clock.seconds()
-        while self._line and self._line[0][0] <= now + HALF_A_TICK_S:
+        late_s = min(max(now - self._aim, 0.0), EARLY_LIMIT_S)
+        self._early_s += (late_s - self._early_s) / EARLY_MEMORY
+        while self._line and self._line[0][0] <= now + self._early_s:
             data = self._line.popleft()[1]
             self._held -= len(data)
             self._out(data)
         if self._line and self._call is None:
-            self._set(self._line[0][0] - now)
+            self._set(now)
 
-    def _set(self, wait_s: float) -> None:
-        # Less than a tick is rounded up to one; it must not become none.
-        early_s = HALF_A_TICK_S if wait_s > 2 * HALF_A_TICK_S else 0.0
-        self._call = self._clock.callLater(wait_s - early_s, self._due)
+    def _set(self, now: float) -> None:
+        self._aim = max(now, self._line[0][0] - self._early_s)
+        self._call = self._clock.callLater(self._aim - now, self._due)
 
     def end(self, *, give_on: bool) -> None:
         """Stop, giving on at once what is inside, or dropping it."""

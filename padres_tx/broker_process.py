@@ -30,7 +30,7 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from overlay import logs, trace
+from overlay import fine_reactor, logs, trace
 from overlay.broker import Broker
 from overlay.host import Host
 from overlay.messages import BrokerName
@@ -75,6 +75,8 @@ def run_broker(
 
     Raises StartError, and TopologyError if the topology has no such broker.
     """
+    if topology.client_delay_ms or any(edge.delay_ms for edge in topology.edges):
+        fine_reactor.install()
     # Imported late: the import installs the reactor, once a process.
     from twisted.internet import reactor
 

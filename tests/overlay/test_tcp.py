@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ from overlay.messages import (
     Pub,
 )
 from overlay.peers import Client, Neighbour
-from overlay.tcp import DELAYED_BYTES, DelayLine
+from overlay.tcp import DELAYED_BYTES, EARLY_LIMIT_S, DelayLine
 from tests.overlay.proxy import proxied
 from tests.overlay.wire import (
     Process,
@@ -506,24 +508,52 @@ def test_a_delay_line_gives_on_in_order_and_in_time() -> None:
     assert out == [b"a", b"b", b"c"]
 
 
-def test_a_delay_line_is_early_by_half_a_tick_at_most() -> None:
-    clock, out = Clock(), list[bytes]()
-    line = DelayLine(clock, 0.005, out.append)
-    line.put(b"a")
-    clock.advance(0.0002)
-    line.put(b"b")
-    clock.advance(0.0042)
-    assert out == []
-    clock.advance(0.0002)
-    assert out == [b"a"]
-    clock.advance(0.005)
-    assert out == [b"a", b"b"]
-    brief = DelayLine(clock, 0.0005, out.append)
-    brief.put(b"c")
-    clock.advance(0.0004)
-    assert out == [b"a", b"b"]  # Not at once, though it is less than a tick.
-    clock.advance(0.0002)
-    assert out == [b"a", b"b", b"c"]
+def delays_with_timers_late_by(late_s: float) -> list[float]:
+    """How long a line of 5 ms takes, one time after the other."""
+    clock, given = Clock(), list[float]()
+    line = DelayLine(clock, 0.005, lambda data: given.append(clock.seconds()))
+    delays = []
+    for _ in range(50):
+        put_at = clock.seconds()
+        line.put(b"a")
+        while not given:
+            (timer,) = clock.getDelayedCalls()
+            clock.advance(timer.getTime() + late_s - clock.seconds())
+        delays.append(given.pop() - put_at)
+    return delays
+
+
+def test_a_delay_line_makes_up_for_timers_that_are_late() -> None:
+    delays = delays_with_timers_late_by(0.0003)
+    assert delays[0] == pytest.approx(0.0053)
+    assert delays[-1] == pytest.approx(0.005, abs=0.00001)
+
+
+def test_a_delay_line_is_early_by_little_at_most() -> None:
+    assert delays_with_timers_late_by(0.1)[-1] == pytest.approx(0.105 - EARLY_LIMIT_S, abs=0.00001)
+
+
+def test_the_fine_reactor_has_timers_sockets_and_no_second_one() -> None:
+    program = """
+import socket
+from overlay import fine_reactor
+fine_reactor.install()
+from twisted.internet import reactor
+from twisted.internet.protocol import Factory, Protocol
+fine_reactor.install()  # There is one: nothing happens.
+assert type(reactor).__name__ == "FineReactor"
+class Hear(Protocol):
+    def dataReceived(self, data):
+        print("heard", data.decode())
+        reactor.stop()
+port = reactor.listenTCP(0, Factory.forProtocol(Hear), interface="127.0.0.1")
+sock = socket.create_connection(("127.0.0.1", port.getHost().port))
+reactor.callLater(0.0001, sock.sendall, b"it")
+reactor.callLater(30, reactor.stop)
+reactor.run()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "heard it\n", done.stderr
 
 
 def test_a_delay_line_is_bounded() -> None:
