@@ -117,7 +117,8 @@ class Engine(Protocol):
         ...
 
     def completed(self, context: Any, now: float) -> list[Effect]:
-        """An operation given to `Broker.start` is done everywhere, with all that it triggered."""
+        """What `Broker.start`, `tell` or `put_back` was given is done everywhere, with all that it
+        triggered."""
         ...
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
@@ -173,7 +174,8 @@ class Broker(Recorder):
         #: What clients have said while words of theirs are reserved, in each client's order.
         self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
-        #: Those of an engine's transaction come with the engine's name and what it wants back.
+        #: Those of an engine's transaction come with the engine's name and what it wants back;
+        #: those that undo something with their task.
         self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
         #: While one that has waited is carried out: how many that came with it wait in its place.
         self._in_its_place: int | None = None
@@ -368,15 +370,19 @@ class Broker(Recorder):
             return []
         return self.engines[engine].resume(source, operation, context, now)
 
-    def put_back(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
+    def put_back(
+        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
+    ) -> list[Effect]:
         """Carry out an operation whose effect is worked out already (`store`, `drop`), in its turn.
 
         For undoing: it takes entries out, or brings them back under their old numbers.
+        `Engine.completed` is called when it is done everywhere.
         """
+        task = Task(source, 0, engine, context)
         if self._must_wait(source, operation):
-            self._held.append((source, operation, "", True))
+            self._held.append((source, operation, "", task))
             return []
-        return self._carry_out(source, operation, now, admitted=True)
+        return self._apply(task, operation, now, "undo")
 
     def start(
         self,
@@ -429,8 +435,11 @@ class Broker(Recorder):
                     effects += self.engines[engine].resume(source, message, context, now)
                 finally:
                     self._in_its_place = None
+            elif isinstance(context, Task):
+                assert isinstance(message, Operation)
+                effects += self._apply(context, message, now, "undo")
             else:
-                effects += self._carry_out(source, message, now, admitted=bool(context))
+                effects += self._carry_out(source, message, now)
         for source in list(self._waiting):
             waiting = self._waiting[source]
             while waiting and not self._is_reserved(source, waiting[0]):
@@ -465,19 +474,16 @@ class Broker(Recorder):
         """Whether nothing waits for anything."""
         return not (len(self._tasks) or self._held or self._waiting or self._joining)
 
-    def _carry_out(
-        self, source: Hop, message: Operation | Leave, now: float, *, admitted: bool = False
-    ) -> list[Effect]:
+    def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
             return self._forget(source, message, now)
         operation = message
-        if is_client(source) and not admitted:
+        if is_client(source):
             try:
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
                 return _answer(source, operation.req, error)
-        kind: TraceKind = "undo" if admitted else "apply"
-        return self._apply(Task(source, operation.req), operation, now, kind)
+        return self._apply(Task(source, operation.req), operation, now)
 
     def _apply(
         self,

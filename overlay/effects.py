@@ -23,7 +23,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """End a client's link with a reason, after what has been queued for it."""
+    """End a peer's link with a reason, after what has been queued for it."""
 
     hop: Hop
     code: str

@@ -7,10 +7,10 @@ with only what each operation really changed, the tables end as they were.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from overlay.broker import Broker
-from overlay.effects import Effect
 from overlay.messages import Hop, Kind, Leave, Operation
 from overlay.space import Entry
 from padres_tx.wire import TxID
@@ -78,10 +78,6 @@ def inverses(undo: Undo) -> list[Operation]:
     return back
 
 
-def compensate(broker: Broker, undos: list[Undo], now: float) -> list[Effect]:
-    """Undo what clients of this broker have done, the last first, here and wherever it went."""
-    effects: list[Effect] = []
-    for undo in reversed(undos):
-        for operation in inverses(undo):
-            effects += broker.put_back(undo.source, operation, now)
-    return effects
+def compensation(undos: Iterable[Undo]) -> list[tuple[Hop, Operation]]:
+    """What undoes what clients have done: whose each is, and the operation; the last first."""
+    return [(undo.source, back) for undo in reversed(list(undos)) for back in inverses(undo)]

@@ -42,8 +42,9 @@ the coordinator's edge before whatever was said behind it, a vote or the acknowl
 the commit would follow. Decided is behind all that its sender has issued, so Forget is the last
 that any broker hears of the transaction.
 
-An engine that lets operations wait at a broker breaks "handles each when it arrives", and says in
-`is_answered` that it wants answers.
+An engine that lets an operation wait at a broker (`d_tx_ni`) breaks "handles each when it arrives".
+It lets all that neighbours say of the transaction wait behind it: then that broker still handles
+everything in the order in which it came, and the argument holds as it stands.
 """
 
 from __future__ import annotations
@@ -136,6 +137,10 @@ class Dynamic(TwoPhaseCommit):
             raise ProtocolError(f"{source} may not say {type(message).__name__}")
         if is_client(source):
             self.broker.check_client(source, source[1:])
+        return self.take(source, message, now)
+
+    def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
+        """Act on a message that the source may send."""
         receiver = self._receivers.get(type(message))
         if receiver is None:
             raise ProtocolError(f"{self.name} takes no {type(message).__name__}")

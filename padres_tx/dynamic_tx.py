@@ -15,6 +15,7 @@ from overlay.filters import Filter
 from overlay.messages import Hop, Pub, is_client
 from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
+from padres_tx.dynamic_wire import AnyBetween
 from padres_tx.wire import Commit, Finish, Operate, TxID
 
 
@@ -88,6 +89,10 @@ class Tx:
         self.frames: dict[tuple[Hop, int], Frame] = {}
         #: What this broker has asked of others and of clients in it.
         self.tasks: Tasks[OpTask] = Tasks()
+        #: D-TX-NI: operations of neighbours that have to wait here, and what came behind them.
+        self.behind: deque[tuple[Hop, AnyBetween | OpTask]] = deque()
+        #: D-TX-NI: what this broker undoes, and is not undone everywhere yet.
+        self.undoing = 0
         #: Publications that clients of this broker get at commit, in order.
         self.deliveries: list[tuple[Hop, Pub]] = []
         #: What clients of this broker have said in it, by client; also those that only received.

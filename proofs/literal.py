@@ -16,7 +16,6 @@ from overlay.messages import Hop, Leave, Operation, Version
 from overlay.routing import Outcome
 from overlay.space import Space
 from overlay.versions import Seen, Versions
-from padres_tx.compensation import inverses
 from padres_tx.dynamic import YES, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
 from padres_tx.engines.d_tx import CONFLICT, DTx
@@ -247,10 +246,5 @@ class CompensationInOrder(DTxNI):
     """§6.2: what was done is compensated in the order in which it was done."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        undos = self.reserved.pop(tx.id, [])
-        if tx.status == "aborted":
-            for undo in undos:
-                for operation in inverses(undo):
-                    effects += self.broker.put_back(undo.source, operation, now)
-        return effects
+        self.reserved.get(tx.id, []).reverse()
+        return super().decided(tx, now)

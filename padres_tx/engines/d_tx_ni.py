@@ -4,10 +4,11 @@ The same protocol as D-TX on the shared routing state: operations change the tab
 as they come, and there is neither a snapshot nor anything to validate, so there is no vote either:
 when the coordinator's operations are done, its edge broker decides.
 
-On the shared state an operation may have to wait for a D-TX decision at any broker, and then what
-comes behind it would overtake it. So all routing operations are acknowledged here, not only those
-that trigger others; that they are done everywhere before the decision is also why later operations
-of the coordinator find them. Publications never wait, and are not acknowledged.
+On the shared state an operation may have to wait for a D-TX decision at any broker. What neighbours
+say of the transaction after that, but a Doom, waits behind it there; so each broker still handles
+everything in its order of arrival, which is all that the order of operations rests on
+(`padres_tx.dynamic`), and no more is acknowledged than in D-TX. A D-TX's decision waits for nobody
+here, so nobody waits in a circle.
 
 An abort is compensated. The edge broker of each client undoes that client's operations, the last
 first, and only what they really changed: it takes back what was stored and brings back what was
@@ -15,23 +16,29 @@ dropped, under its old number. These go out as plain operations do, so the table
 same argument. For the undoing to be exact, nothing else may change the same words meanwhile: a
 client's other operations that overlap those of an undecided transaction wait if they are plain,
 and cost their transaction an abort otherwise.
+
+A broker says that it has the decision (Decided) when it has carried out all that came before, and
+when what it undoes is undone everywhere. Until Forget a D-TX that reads these operations in one
+place might not find them, or still find them, in another, and loses.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
 
 from overlay.broker import Broker
-from overlay.effects import Effect
-from overlay.errors import OperationError
+from overlay.effects import Close, Effect
+from overlay.errors import OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
-from padres_tx.compensation import Undo, compensate, reserved_by_others, reserves
+from padres_tx.compensation import Undo, compensation, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import Op
+from padres_tx.dynamic_wire import Doom, Forget, Op
+from padres_tx.two_phase import something_decided
 from padres_tx.wire import TxID, tx_text
 
 #: Why a transaction has to go when another one has raised a fence.
@@ -54,17 +61,15 @@ class DTxNI(Dynamic):
     def judge(self, tx: Tx) -> Verdict | None:
         return YES
 
-    def is_answered(self, operation: Operation) -> bool:
-        return True
-
     def prepare(self, tx: Tx, now: float) -> list[Effect]:
-        """Everything is acknowledged, and nobody could say no: decide."""
+        """Everything is done that others were asked for, and nobody could say no: decide."""
         tx.status, tx.verdict = "preparing", YES
         return self._answer(tx, now)
 
     def undecided(self) -> list[tuple[str, Footprint]]:
-        """What is written here and may still be undone: nobody isolated may build on it."""
-        return [(tx_text(tx.id), tx.footprint) for tx in self.txs.values() if tx.open]
+        """What is written here and may be undone, or is not so everywhere yet: nobody isolated may
+        build on it."""
+        return [(tx_text(tx.id), tx.footprint) for tx in self.txs.values()]
 
     def give_way(self, now: float) -> list[Effect]:
         """Somebody needs precedence: what has written here and is not decided has to go."""
@@ -73,6 +78,36 @@ class DTxNI(Dynamic):
             if tx.open and tx.footprint.writes:
                 effects += self.doom(tx, "conflict", PRECEDENCE, now)
         return effects
+
+    # --- everything in its order ---
+
+    def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
+        tx = None if is_client(source) else self.txs.get(message.tx)
+        if tx is None or not tx.behind or isinstance(message, Doom):
+            return super().take(source, message, now)
+        if isinstance(message, Op) and message.operation is not None:
+            return super().take(source, message, now)  # The broker lets it wait, in its own place.
+        tx.behind.append((source, message))
+        return []
+
+    def _go_on(self, tx: Tx, now: float) -> list[Effect]:
+        """An operation of a neighbour need not wait any more: take what came behind it."""
+        effects: list[Effect] = []
+        while tx.behind and not isinstance(tx.behind[0][1], OpTask):
+            source, message = tx.behind.popleft()
+            try:
+                effects += super().take(source, message, now)
+            except PeerError as error:  # Not the mistake of whoever has set us going.
+                effects.append(Close(source, error.code, str(error)))
+        return effects
+
+    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            # The broker has dropped what waited of the neighbour's former life.
+            tx.behind = deque(waits for waits in tx.behind if waits[0] != neighbour)
+            effects += self._go_on(tx, now)
+        return effects + super().link_reset(neighbour, now)
 
     # --- operations on the shared state ---
 
@@ -88,6 +123,8 @@ class DTxNI(Dynamic):
                 return self.doom(tx, "conflict", PRECEDENCE, now)
             # Reserved at once, though it may have to wait and has changed nothing so far.
             self.reserved.setdefault(tx.id, []).append(Undo(source, _nothing(operation), []))
+        else:
+            tx.behind.append((source, task))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
 
     def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
@@ -99,28 +136,33 @@ class DTxNI(Dynamic):
         return super()._op(source, op, now)
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
-        if context is None or not context[0].open:
-            if is_client(source):
-                return []
+        if context is None:
             return self.broker.start("", source, operation, None, now)
         tx, task = context
-        if is_client(source):
-            if not self.broker.is_here(source):
-                return []  # It left while it waited, and the transaction is doomed for that.
-            if self._gives_way(source, operation):
-                return self.doom(tx, "conflict", PRECEDENCE, now)
-            # The client's words may have changed meanwhile: it gets its number and what it
-            # changes now, so that the numbers tell the order in which things were done.
-            try:
-                operation = self.broker.admit(source, operation, self.scope(tx))
-            except OperationError as error:
-                return self.doom(tx, error.code, str(error), now)
-            space = self.routing.space(operation.kind, source)
-            dropped = [
-                space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop
-            ]
-            undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
-            self.reserved[tx.id].append(undo)
+        if not is_client(source):
+            effects: list[Effect] = []
+            while tx.behind.popleft() != (source, task):
+                # What is in front was dropped with a neighbour that has lost its memory.
+                effects += self._go_on(tx, now)
+            if tx.open:
+                effects += self.carry_out(tx, source, operation, task, now)
+            else:
+                effects += self.broker.start("", source, operation, None, now)
+            return effects + self._go_on(tx, now)
+        if not tx.open or not self.broker.is_here(source):
+            return []  # It left while it waited, and the transaction is doomed for that.
+        if self._gives_way(source, operation):
+            return self.doom(tx, "conflict", PRECEDENCE, now)
+        # The client's words may have changed meanwhile: it gets its number and what it changes
+        # now, so that the numbers tell the order in which things were done.
+        try:
+            operation = self.broker.admit(source, operation, self.scope(tx))
+        except OperationError as error:
+            return self.doom(tx, error.code, str(error), now)
+        space = self.routing.space(operation.kind, source)
+        dropped = [space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop]
+        undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
+        self.reserved[tx.id].append(undo)
         return self.carry_out(tx, source, operation, task, now)
 
     def _gives_way(self, source: Hop, operation: Operation) -> bool:
@@ -135,9 +177,35 @@ class DTxNI(Dynamic):
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return reserves(self.reserved, source, message)
 
+    def waits_for(self, tx: Tx) -> str:
+        if tx.behind:
+            return "the decision of a transaction with which an operation here conflicts"
+        if tx.undoing:
+            return f"{tx.undoing} operations to be undone everywhere"
+        return super().waits_for(tx)
+
+    # --- the decision ---
+
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         undos = self.reserved.pop(tx.id, [])
-        return compensate(self.broker, undos, now) if tx.status == "aborted" else []
+        back = compensation(undos) if tx.status == "aborted" else []
+        tx.undoing = len(back) + 1  # One more, so that nobody is told before this step is over.
+        effects: list[Effect] = []
+        for source, operation in back:
+            effects += self.broker.put_back(self.name, source, operation, tx, now)
+        tx.undoing -= 1
+        return effects
+
+    def completed(self, context: Any, now: float) -> list[Effect]:
+        context.undoing -= 1
+        return self._acknowledge(context, now)
+
+    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+        return [] if tx.undoing else super()._acknowledge(tx, now)
+
+    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
+        # What D-TX could not build on is done everywhere: a fence may have waited for that.
+        return [*super()._forget(source, forget, now), *something_decided(self.broker, now)]
 
 
 def _nothing(operation: Operation) -> Operation:

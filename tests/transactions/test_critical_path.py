@@ -260,10 +260,10 @@ def test_without_answers_to_advertisements_it_does_not() -> None:
 
 
 class Overtaken(DTxNI):
-    """Acknowledges only what D-TX does, though operations may wait here."""
+    """Lets operations wait, and what comes behind them pass."""
 
-    def is_answered(self, operation: Operation) -> bool:
-        return operation.kind in ("adv", "uadv")
+    def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
+        return Dynamic.take(self, source, message, now)
 
 
 def behind_what_waits(engine: type[Dynamic]) -> list[dict[str, Any]]:

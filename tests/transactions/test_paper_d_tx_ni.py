@@ -5,10 +5,10 @@ What both have in common is tried with both in `test_paper_d_tx`.
 
 from __future__ import annotations
 
-from overlay.messages import Operation, Pub
-from padres_tx.dynamic_wire import Acked, Decide, Decided, Forget, Init, Op, Prepare
-from padres_tx.wire import Abort, Commit, Ended
-from tests.transactions.one_broker import OneBroker, of_kind, pubs, to_whom
+from overlay.messages import Done, Operation, Pub
+from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Forget, Init, Op, Prepare, Vote
+from padres_tx.wire import Abort, Commit, Ended, TxID
+from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import adv, box, pub, sub, usub
 
 P = box(class_="p")
@@ -130,3 +130,111 @@ def test_of_two_clients_nobody_waits() -> None:
     said = one.send("@A", Operation(90, "sub", "A", 90, P))
     assert to_whom(said, Operation) == ["B1"]
     assert one.wanted_by(class_="p") == ["@A", "@D"]
+
+
+# --- where an operation has to wait ---
+
+
+def between() -> tuple[OneBroker, TxID]:
+    """B2 between B1 and B3, where a D-TX of A is prepared that has read who wants p."""
+    one = OneBroker("d-tx")
+    one.here("A", "D")
+    one.behind("B1", "E1")
+    one.behind("B3", "E3")
+    one.holds("A", "adv", P)
+    isolated = one.begin("A", pub("A", class_="p"), commit=True)
+    one.engine = "d-tx-ni"
+    return one, isolated
+
+
+def lose(one: OneBroker, isolated: TxID) -> list[Said]:
+    """The D-TX ends: B1 votes against it."""
+    one.engine = "d-tx"
+    said = one.hear("B1", Vote(isolated, "conflict", "so"))
+    one.engine = "d-tx-ni"
+    # Nothing of the D-TX is looked at here.
+    return [each for each in said if getattr(each.message, "tx", TX) == TX]
+
+
+def test_what_neighbours_say_waits_behind_an_operation_that_waits() -> None:
+    """Or it would be ahead of it at every broker further on, and the order of operations gone."""
+    one, isolated = between()
+    one.hear("B1", Init(TX, 1))
+    wanted = Operation(0, "sub", "E1", 5, P)
+    assert one.hear("B1", Op(TX, 0, wanted)) == [], "it conflicts with what is prepared"
+    assert one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 6, Q))) == []
+    assert one.hear("B1", Op(TX, 0, pub=Pub("E1", 1, {"class": "p"}))) == []
+    assert one.hear("B1", Decide(TX, True)) == []
+    said = [message for to, message in lose(one, isolated) if to == "B3"]
+    adv_at = next(n for n, m in enumerate(said) if isinstance(m, Op) and m.operation)
+    assert isinstance(said[adv_at + 1], Decide), "passed on in the order in which it came"
+    assert one.wanted_by(class_="p") == ["B1"]
+    one.hear("B3", Decided(TX))
+    one.hear("B1", Forget(TX))
+
+
+def test_an_abort_does_not_wait_behind_it() -> None:
+    one, _ = between()
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 5, P)))
+    doom = Doom(TX, "left", "E3 has left")
+    assert to_whom(one.hear("B3", doom), Doom) == ["B1"]
+
+
+def test_who_says_nonsense_behind_it_loses_its_own_link() -> None:
+    one, isolated = between()
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 5, P)))
+    one.hear("B3", Acked(TX, 99))
+    lose(one, isolated)
+    assert one.closed == ["B3"] and one.wanted_by(class_="p") == ["B1"]
+
+
+def test_what_waits_of_a_neighbour_that_was_restarted_is_forgotten() -> None:
+    """The D-TX is lost with it, so what came from B1 need not wait any more."""
+    one, _ = between()
+    one.hear("B1", Init(TX, 1))
+    one.hear("B3", Op(TX, 0, Operation(0, "sub", "E3", 5, P)))
+    one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 5, Q)))
+    said = one.see(one.broker.link_reset("B3", 0.0))  # type: ignore[arg-type]
+    assert "B1" in to_whom(said, Doom)
+    assert one.wanted_by(class_="p") == [] and "B1: E1 adv [class,eq,'q']" in one.tables()["srt"]
+    assert of_kind(one.hear("B1", Decide(TX, False, "broker", "so")), Decide, "B3")
+
+
+# --- what a D-TX may build on ---
+
+
+def read_by_d_tx(one: OneBroker) -> str:
+    """The answer to a D-TX of A that publishes p."""
+    one.engine = "d-tx"
+    _, said = one.begun("A", pub("A", class_="p"), commit=True)
+    one.engine = "d-tx-ni"
+    return "".join(ended.code for ended in of_kind(said, Ended, "@A"))
+
+
+def test_a_d_tx_does_not_build_on_what_is_not_committed_everywhere() -> None:
+    """It might have read it here, and not at a broker that has not come to it yet."""
+    one = OneBroker("d-tx-ni", neighbours=["B1"])
+    one.here("A", "D")
+    one.holds("A", "adv", P)
+    tx = one.begin("D", sub("D", P), commit=True)
+    assert read_by_d_tx(one) == "conflict"
+    one.hear("B1", Decided(tx))
+    assert read_by_d_tx(one) == "", "B1 is asked for its vote"
+
+
+def test_an_abort_is_over_when_all_is_undone_everywhere() -> None:
+    """Until then a D-TX could read, elsewhere, what was never committed."""
+    one = OneBroker("d-tx-ni", neighbours=["B1"])
+    one.here("A", "D")
+    one.holds("A", "adv", P)
+    one.behind("B1", "E1")
+    one.knows("B1", "E1", "adv", P)
+    tx = one.begin("D", sub("D", P))
+    said = one.say("D", Abort(tx))
+    undo = of_kind(said, Operation, "B1")[0]
+    assert not of_kind(one.hear("B1", Decided(tx)), Forget)
+    assert read_by_d_tx(one) == "conflict"
+    assert of_kind(one.send("B1", Done(undo.req)), Forget, "B1")
+    assert read_by_d_tx(one) == ""
