@@ -8,6 +8,8 @@ rule of the static engine takes an engine of its own, in `literal_static`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
@@ -16,7 +18,7 @@ from overlay.messages import Hop, Leave, Operation, Version
 from overlay.routing import Outcome
 from overlay.space import Space
 from overlay.versions import Seen, Versions
-from padres_tx.dynamic import YES, OpTask, Tx, Verdict
+from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
@@ -237,6 +239,16 @@ def loosely_attracted(broker: Broker) -> None:
     """Let subscriptions go wherever they overlap an advertisement in one attribute."""
     for hop in broker.routing.neighbours:
         broker.routing.srt[hop] = _ExistsSpace()
+
+
+# --- operations that have to wait ---
+
+
+class Overtaken(DTxNI):
+    """An operation may have to wait at a broker, and what comes behind it does not."""
+
+    def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
+        return Dynamic.take(self, source, message, now)
 
 
 # --- compensation ---

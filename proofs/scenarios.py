@@ -343,6 +343,25 @@ CONFLICTS = [
             ),
         ),
     ),
+    Scenario(
+        "held-d-tx-ni",
+        "(8) a D-TX-NI subscribes and has G publish; the subscription may have to wait for a D-TX",
+        CHAIN_3,
+        {"G": "B1", "Q": "B2", "C": "B3"},
+        {
+            "C": Role((Dynamic("d-tx-ni", (sub("C", X), tcm("C", class_="ask"))),)),
+            "G": Role(reactions=(Reaction(box("ask"), (pub("G", class_="x"),)),)),
+            "Q": Role((d_tx(pub("Q", class_="x")),)),
+        },
+        (("C", "adv", box("ask")), ("G", "sub", box("ask")), ("G", "adv", X), ("Q", "adv", X)),
+        ours(
+            overtaken=weaker(
+                "what comes behind an operation that waits is handled before it",
+                "order",
+                d_tx_ni=literal.Overtaken,
+            ),
+        ),
+    ),
 ]
 
 # --- static transactions ---

@@ -26,6 +26,7 @@ from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.wire import Operated, Step, tx_text
 from proofs.checkers import check
 from proofs.history import History
+from proofs.literal import Overtaken
 from proofs.world import World
 from tests.transactions.slow_links import SlowLinks
 from tests.transactions.steps import adv, box, chain, pub, sub, tcm, usub
@@ -257,13 +258,6 @@ def test_without_answers_to_advertisements_it_does_not() -> None:
 
 
 # --- where operations may have to wait, on the shared state ---
-
-
-class Overtaken(DTxNI):
-    """Lets operations wait, and what comes behind them pass."""
-
-    def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
-        return Dynamic.take(self, source, message, now)
 
 
 def behind_what_waits(engine: type[Dynamic]) -> list[dict[str, Any]]:
