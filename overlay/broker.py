@@ -56,7 +56,7 @@ from overlay.notation import format_publication
 from overlay.recording import Recorder, moved
 from overlay.routing import Home, Outcome, Routing, Scope
 from overlay.space import Entry
-from overlay.tasks import Tasks
+from overlay.tasks import Task, Tasks
 from overlay.trace import TraceKind
 from overlay.versions import Versions
 
@@ -129,25 +129,6 @@ class Engine(Protocol):
 EngineFactory: TypeAlias = "Callable[[Broker], Engine]"
 
 
-class Task:
-    """A plain request that is under way, here and at the neighbours that were told.
-
-    `origin` and `req` say whom to answer; a request number of 0 wants no answer. One that an
-    engine has started is answered to the engine.
-    """
-
-    __slots__ = ("context", "engine", "error", "operation", "origin", "req", "waiting")
-
-    def __init__(self, origin: Hop, req: int, engine: str = "", context: Any = None) -> None:
-        self.origin = origin
-        self.req = req
-        self.engine = engine
-        self.context = context
-        self.operation: Operation | None = None
-        self.waiting = 0
-        self.error: tuple[str, str] = ("", "")
-
-
 class Broker(Recorder):
     """One broker of the tree.
 
@@ -175,14 +156,15 @@ class Broker(Recorder):
         self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
         #: Those of an engine's transaction come with the engine's name and what it wants back;
-        #: those that undo something with their task.
-        self._held: deque[tuple[Hop, Operation | Leave, str, Any]] = deque()
+        #: those that undo something with their task. A client that comes back waits behind its own
+        #: leaving.
+        self._held: deque[tuple[Hop, Operation | Leave | Join, str, Any]] = deque()
         #: While one that has waited is carried out: how many that came with it wait in its place.
         self._in_its_place: int | None = None
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Operation: self._operate,
             Done: self._done,
-            Join: self._join,
+            Join: self._asked_to_join,
             Leave: self._leave,
             Inspect: self._inspect,
             EngineMessage: self._engine_message,
@@ -213,7 +195,15 @@ class Broker(Recorder):
     def client_left(self, client: str, now: float) -> list[Effect]:
         """The client's link is gone for good: its entries go."""
         hop = client_hop(client)
-        effects: list[Effect] = []
+        effects = self._silence(hop, now)
+        home = self.routing.crt.get(ClientName(client))
+        if home is None or home.hop != hop:
+            return effects
+        return effects + self._plain(hop, Leave(client, self.name), now)
+
+    def _silence(self, hop: Hop, now: float) -> list[Effect]:
+        """A client of this broker is gone, but for its entries: it has no more to say."""
+        client, effects = hop[1:], list[Effect]()
         if hop in self._joined:
             for engine in self.engines.values():
                 effects += engine.client_left(client, now)
@@ -225,10 +215,7 @@ class Broker(Recorder):
         # What it has said and what still waits was never done; nobody will miss it.
         self._waiting.pop(hop, None)
         self._held = deque(item for item in self._held if item[0] != hop or item[2] or item[3])
-        home = self.routing.crt.get(ClientName(client))
-        if home is None or home.hop != hop:
-            return effects
-        return effects + self._plain(hop, Leave(client, self.name), now)
+        return effects
 
     def link_reset(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour lives a new life and knows nothing: its side goes, ours is sent anew.
@@ -382,7 +369,7 @@ class Broker(Recorder):
         if self._must_wait(source, operation):
             self._held.append((source, operation, "", task))
             return []
-        return self._apply(task, operation, now, "undo")
+        return self._undo(task, operation, now)
 
     def start(
         self,
@@ -425,10 +412,12 @@ class Broker(Recorder):
             return effects  # Called from below; the loop goes on.
         while self._held:
             source, message, engine, context = self._held[0]
-            if self._conflicts(source, message, engine):
+            if not isinstance(message, Join) and self._conflicts(source, message, engine):
                 break
             self._held.popleft()
-            if engine:
+            if isinstance(message, Join):
+                effects += self._join(source, message, now)
+            elif engine:
                 assert isinstance(message, Operation)
                 self._in_its_place = 0
                 try:
@@ -437,7 +426,7 @@ class Broker(Recorder):
                     self._in_its_place = None
             elif isinstance(context, Task):
                 assert isinstance(message, Operation)
-                effects += self._apply(context, message, now, "undo")
+                effects += self._undo(context, message, now)
             else:
                 effects += self._carry_out(source, message, now)
         for source in list(self._waiting):
@@ -461,7 +450,7 @@ class Broker(Recorder):
     @property
     def held(self) -> list[tuple[Hop, Operation | Leave]]:
         """The operations on the shared tables that wait for a decision."""
-        return [(source, message) for source, message, _, _ in self._held]
+        return [(hop, said) for hop, said, _, _ in self._held if not isinstance(said, Join)]
 
     @property
     def under_way(self) -> list[tuple[Hop, Operation]]:
@@ -476,7 +465,7 @@ class Broker(Recorder):
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
-            return self._forget(source, message, now)
+            return self._forget(source, message, now) if self._is_home(source, message) else []
         operation = message
         if is_client(source):
             try:
@@ -484,6 +473,12 @@ class Broker(Recorder):
             except OperationError as error:
                 return _answer(source, operation.req, error)
         return self._apply(Task(source, operation.req), operation, now)
+
+    def _undo(self, task: Task, operation: Operation, now: float) -> list[Effect]:
+        if ClientName(operation.client) not in self.routing.crt:
+            # Its client was put out, and all it had done with it.
+            return self._finished(task, now)
+        return self._apply(task, operation, now, "undo")
 
     def _apply(
         self,
@@ -541,6 +536,14 @@ class Broker(Recorder):
 
     # --- clients come and go ---
 
+    def _asked_to_join(self, source: Hop, join: Join, now: float) -> list[Effect]:
+        leaving = (said for _, said, _, _ in self._held if isinstance(said, Leave))
+        if not is_client(source) and any(leave.client == join.client for leave in leaving):
+            # It has left and come back, and its leaving waits here: that comes first.
+            self._held.append((source, join, "", None))
+            return []
+        return self._join(source, join, now)
+
     def _join(self, source: Hop, join: Join, now: float) -> list[Effect]:
         client = ClientName(join.client)
         if is_client(source):
@@ -563,9 +566,12 @@ class Broker(Recorder):
             if home.edge <= edge:
                 return _answer(source, join.req, _name_taken(client))
             if home.edge == self.name:
-                loser = self._joining.pop(home.hop)
-                effects += self._refuse_join(home.hop, loser.req, client)
-                loser.req = 0
+                # If a broker between the two was lost meanwhile, it may have been let in already.
+                loser = self._joining.get(home.hop)
+                effects += self._refuse_join(home.hop, loser.req if loser else 0, client)
+                effects += self._silence(home.hop, now)
+            # Its join is on its way, and may find that the winner has left again, and look new.
+            effects += self._forget(home.hop, Leave(client, home.edge), now)
         self.routing.crt[client] = Home(edge, source)
         if self.trace:
             effects.append(self.record("begin", now, None, source, client=client, outcome=edge))
@@ -584,10 +590,12 @@ class Broker(Recorder):
     def _leave(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
         if is_client(source):
             raise ProtocolError("a client leaves by closing its link")
-        home = self.routing.crt.get(ClientName(leave.client))
-        if home is None or home.edge != leave.edge or home.hop != source:
-            return []  # The loser of two crossing joins; the winner's took its place.
         return self._plain(source, leave, now)
+
+    def _is_home(self, source: Hop, leave: Leave) -> bool:
+        """Whether a client that leaves is here; the loser of two crossing joins is not."""
+        home = self.routing.crt.get(ClientName(leave.client))
+        return home is not None and home.edge == leave.edge and home.hop == source
 
     def _forget(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
         for engine in self.engines.values():

@@ -7,10 +7,10 @@ has come is the owner's business.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from overlay.errors import ProtocolError
-from overlay.messages import Hop
+from overlay.messages import Hop, Operation
 
 
 class Waits(Protocol):
@@ -64,3 +64,22 @@ class Tasks(Generic[T]):
     def under_way(self) -> list[T]:
         """The tasks that wait for something, each once, in the order of their first request."""
         return list({id(task): task for _, task in self._asked.values()}.values())
+
+
+class Task:
+    """A plain request that is under way, here and at the neighbours that were told.
+
+    `origin` and `req` say whom to answer; a request number of 0 wants no answer. One that an
+    engine has started is answered to the engine.
+    """
+
+    __slots__ = ("context", "engine", "error", "operation", "origin", "req", "waiting")
+
+    def __init__(self, origin: Hop, req: int, engine: str = "", context: Any = None) -> None:
+        self.origin = origin
+        self.req = req
+        self.engine = engine
+        self.context = context
+        self.operation: Operation | None = None
+        self.waiting = 0
+        self.error: tuple[str, str] = ("", "")

@@ -231,6 +231,36 @@ def test_of_two_joins_that_cross_the_first_edge_by_name_wins() -> None:
     assert core.routing.crt["D"].edge == "B1"  # type: ignore[index]
 
 
+def test_the_loser_of_two_joins_that_cross_leaves_no_name_behind() -> None:
+    """Else the name is taken for ever where the loser's join finds that the winner has left."""
+    loses = broker("B1")
+    [(_, join)] = sent(tell(loses, "@D", Join(1, "D", "")))
+    effects = tell(loses, "B1", Join(6, "D", "B1"))
+    told = [e.message for e in effects if isinstance(e, Send) and e.hops == ("B1",)]
+    assert told == [Leave("D", "B2"), Done(6)]
+    wins = Broker(BrokerName("B1"), [BrokerName("B2")])
+    tell(wins, "@D", Join(1, "D", ""))
+    wins.client_left("D", 0.0)
+    for message in (join, told[0]):
+        tell(wins, "B2", message)
+    tell(loses, "B1", Leave("D", "B1"))
+    assert not wins.routing.crt and not loses.routing.crt
+
+
+def test_the_loser_of_two_joins_may_have_been_let_in_while_a_broker_was_lost() -> None:
+    core = broker("B1")
+    tell(core, "@D", Join(1, "D", ""))
+    assert (("@D",), Done(1)) in sent(core.link_reset(BrokerName("B1"), 0.0))
+    tell(core, "@D", op("sub", "D", 2, ALL))
+    effects = tell(core, "B1", Join(0, "D", "B1"))
+    assert [e.hop for e in effects if isinstance(e, Close)] == ["@D"]
+    assert core.routing.crt["D"].edge == "B1"  # type: ignore[index]
+    assert len(core.routing.prt) == 0
+    with pytest.raises(ProtocolError):
+        tell(core, "@D", op("sub", "D", 3, ALL))
+    assert core.client_left("D", 0.0) == []
+
+
 def test_a_client_that_leaves_takes_its_entries_with_it() -> None:
     core = broker("B1", "B3")
     tell(core, "B1", op("adv", "E", 1, ALL))
