@@ -6,6 +6,7 @@ on what the client holds now and what the steps before it will have changed.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from typing import Any
 
@@ -100,13 +101,25 @@ class Unheard(OperationError):
 
 
 def in_order(steps: Iterable[Step]) -> list[int] | None:
-    """The positions of the steps, each after those it depends on; None if there is no order."""
-    waiting = dict(enumerate(steps))
-    done: dict[int, None] = {}
-    while waiting:
-        ready = [at for at, step in waiting.items() if all(before in done for before in step.after)]
-        if not ready:
-            return None
-        done[ready[0]] = None
-        del waiting[ready[0]]
-    return list(done)
+    """The positions of the steps, each after those it depends on; None if there is no order.
+
+    Whoever may go first in the plan does. A broker does nothing else meanwhile, so the time must
+    not grow faster than the plan.
+    """
+    waits = {at: set(step.after) for at, step in enumerate(steps)}
+    waiting_for: dict[int, list[int]] = {at: [] for at in waits}
+    for at, before in waits.items():
+        for other in before:
+            if other not in waits:
+                return None
+            waiting_for[other].append(at)
+    ready = [at for at, before in waits.items() if not before]
+    order: list[int] = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for other in waiting_for[at]:
+            waits[other].discard(at)
+            if not waits[other]:
+                heapq.heappush(ready, other)
+    return order if len(order) == len(waits) else None

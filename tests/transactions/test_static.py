@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from overlay.errors import FilterError
 from padres_tx import static
+from padres_tx.admission import in_order
 from padres_tx.errors import BadName, BadTransaction
 from padres_tx.static import DEPTH_LIMIT, STEP_LIMIT, Op, Plan
 from padres_tx.wire import Step
@@ -276,3 +277,25 @@ def test_the_dependencies_are_those_of_definition_3_4(top: list[Op]) -> None:
 def test_a_long_plan_is_quick_enough_to_be_made_at_once() -> None:
     steps = plan(*(static.sub(F1) for _ in range(STEP_LIMIT)))
     assert all(after.after == (at,) for at, (_, after) in enumerate(pairwise(steps)))
+
+
+# --- the order that a broker finds ---
+
+
+@given(st.lists(st.lists(st.integers(-1, 8), max_size=3), max_size=8))
+def test_a_broker_takes_whoever_may_go_first(after: list[list[int]]) -> None:
+    steps = [Step("E", "sub", after=tuple(before)) for before in after]
+    order: list[int] = []
+    while len(order) < len(steps):
+        left = [at for at in range(len(steps)) if at not in order]
+        may_go = [at for at in left if set(steps[at].after) <= set(order)]
+        if not may_go:
+            break
+        order.append(may_go[0])
+    assert in_order(steps) == (order if len(order) == len(steps) else None)
+
+
+def test_a_plan_in_which_everything_waits_for_everything_is_no_work() -> None:
+    """It took a broker half a minute, in which it did nothing else."""
+    steps = [Step("E", "sub", after=tuple(range(at))) for at in range(STEP_LIMIT)]
+    assert in_order(steps) == list(range(STEP_LIMIT))
