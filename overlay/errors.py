@@ -18,6 +18,10 @@ A mistake of ours is an assertion.
 
 from __future__ import annotations
 
+#: Characters of a peer's mistake that are told: the reason may quote what the peer has sent, and
+#: has to fit into a goodbye and a line of a log.
+REASON_LIMIT = 1000
+
 
 class OverlayError(Exception):
     """Base of everything that this package raises on purpose."""
@@ -71,6 +75,9 @@ class PeerError(OverlayError):
     """The peer broke the rules: its link is closed with this reason."""
 
     code = "peer"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason[:REASON_LIMIT])
 
 
 class ProtocolError(PeerError):

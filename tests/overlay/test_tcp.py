@@ -184,8 +184,9 @@ def test_an_unknown_role_is_no_hello(broker: Process, innocents: Innocents) -> N
         (pack(Done(1)), "was not asked"),
         (pack(Pub("somebody-else", 1, {"x": 1})), "somebody-else"),
         (pack(Join(2, "again", "")), "again"),
+        (pack(Pub("\0" * 500_000, 1, {"x": 1})), "in the name of"),
     ],
-    ids=["oversize", "undecodable", "hello", "answer", "impersonation", "join"],
+    ids=["oversize", "undecodable", "hello", "answer", "impersonation", "join", "long"],
 )
 def test_a_client_that_breaks_the_rules_later(
     broker: Process, innocents: Innocents, data: bytes, reason: str
