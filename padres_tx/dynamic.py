@@ -67,6 +67,7 @@ from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,
     TX_LIMIT,
+    TX_PER_CLIENT_LIMIT,
     Abort,
     Began,
     Begin,
@@ -85,6 +86,9 @@ __all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
 
 #: Operations that one frame may have queued at its edge broker.
 FRAME_LIMIT = 10_000
+
+#: The largest age that is believed: what brokers count on from it has to fit on the wire.
+AGE_LIMIT = 1 << 62
 
 #: Why a transaction cannot begin: an earlier client of that name has given the same number.
 REUSED = "brokers still know an earlier transaction of this name"
@@ -244,8 +248,8 @@ class Dynamic(TwoPhaseCommit):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
         if known is not None:
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
-        if not 0 < begin.deadline_s <= DEADLINE_LIMIT_S or len(self.txs) >= TX_LIMIT:
-            return [self.tell(source, Ended(begin.tx, False, "refused", "too many, or too long"))]
+        if reason := self._impossible(source, begin):
+            return [self.tell(source, Ended(begin.tx, False, "refused", reason))]
         age = begin.age or self._clock + 1
         tx = self._new(begin.tx, age, source, now)
         tx.frames[source, 0] = Frame(source, 0)
@@ -255,6 +259,20 @@ class Dynamic(TwoPhaseCommit):
             SetTimer(f"{self.name}/{tx_text(tx.id)}", begin.deadline_s),
             *self.start(tx, begin, now),
         ]
+
+    def _impossible(self, source: Hop, begin: Begin) -> str:
+        """Why a transaction cannot begin, if so."""
+        if not 0 < begin.deadline_s <= DEADLINE_LIMIT_S:
+            return f"a deadline is at most {DEADLINE_LIMIT_S:g} s"
+        if not 0 <= begin.age <= AGE_LIMIT:
+            return f"{begin.age} is no age that a broker has given"
+        if len(self.txs) >= TX_LIMIT:
+            return f"{self.broker.name} knows {TX_LIMIT} transactions already"
+        if len(self.txs) >= TX_PER_CLIENT_LIMIT:
+            own = sum(1 for tx in self.txs.values() if tx.upstream == source and tx.open)
+            if own >= TX_PER_CLIENT_LIMIT:
+                return f"{source[1:]} has {own} open transactions already"
+        return ""
 
     def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
         """Tell every broker that the transaction begins."""

@@ -45,7 +45,7 @@ from padres_tx.errors import (
 from padres_tx.listeners import Listeners
 from padres_tx.session import EngineEvent, Event, Notification, Session
 from padres_tx.static import Op
-from padres_tx.wire import DEADLINE_LIMIT_S, TxID, tx_text
+from padres_tx.wire import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, tx_text
 
 if TYPE_CHECKING:
     from padres_tx.seats import Seat
@@ -60,7 +60,7 @@ FENCE_AFTER = 3
 
 #: Transactions that a client may coordinate at once, and operations that may be under way in one
 #: of them: a program that has more in the air is ahead of its overlay anyway.
-OPEN_LIMIT = 1024
+OPEN_LIMIT = TX_PER_CLIENT_LIMIT
 OPERATIONS_LIMIT = 1024
 
 #: Bytes of payloads that may be under way in all of them: what any process can hold.

@@ -23,8 +23,10 @@ TxID: TypeAlias = Version
 
 OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
 
-#: Transactions that may be known to a broker at once, so that one client cannot fill all of them.
+#: Transactions that may be known to a broker at once, and those of one client that may be open: one
+#: cannot use up what is there for all. Every plain publication names those that are open.
 TX_LIMIT = 100_000
+TX_PER_CLIENT_LIMIT = 1024
 
 #: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
 DEADLINE_LIMIT_S = 3600.0

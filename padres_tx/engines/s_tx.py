@@ -233,7 +233,9 @@ class STx:
         return [timer, *self._plan(source, plan, now)]
 
     def _impossible(self, submit: Submit) -> str:
-        if not submit.steps or len(submit.steps) > STEP_LIMIT or len(self.txs) >= TX_LIMIT:
+        if len(self.txs) >= TX_LIMIT:
+            return f"{self.broker.name} knows {TX_LIMIT} transactions already"
+        if not submit.steps or len(submit.steps) > STEP_LIMIT:
             return f"a static transaction has 1 to {STEP_LIMIT} operations"
         if not 0 < submit.deadline_s <= DEADLINE_LIMIT_S:
             return f"a deadline is at most {DEADLINE_LIMIT_S:g} s"

@@ -157,6 +157,32 @@ def test_a_deadline_that_is_none(engine: str, deadline_s: float) -> None:
     assert one.tables() == before and one.at_rest and not one.timers
 
 
+@pytest.mark.parametrize("engine", DYNAMIC)
+@pytest.mark.parametrize("age", [-1, 2**63, 2**64 - 1])
+def test_an_age_that_no_broker_has_given(engine: str, age: int) -> None:
+    """Brokers go on counting from what they hear, and could not say the next number."""
+    one = alone(engine)
+    _, said = one.begun("E", age=age)
+    assert codes(said, "E") == ["refused"]
+    assert one.at_rest
+    assert one.begun("D")[1], "others begin as ever"
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+def test_more_transactions_than_one_client_may_have_open(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("padres_tx.dynamic.TX_PER_CLIENT_LIMIT", 2)
+    one = alone(engine)
+    first = one.begin("E")
+    one.begin("E")
+    _, said = one.begun("E")
+    assert codes(said, "E") == ["refused"] and "2 open" in of_kind(said, Ended)[0].reason
+    assert not codes(one.begun("D")[1], "D"), "others are not concerned"
+    one.say("E", Abort(first))
+    assert not codes(one.begun("E")[1], "E")
+
+
 # --- operations that cannot be done ---
 
 
