@@ -54,9 +54,12 @@ from typing import Any
 import msgspec
 
 from overlay.broker import Broker
+from overlay.codec import encode
 from overlay.effects import Effect, SetTimer
 from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
 from overlay.filters import check_point
+from overlay.frames import BROKER_FRAME_LIMIT
+from overlay.link import OUTBOX_BYTES, OUTBOX_MESSAGES
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
@@ -86,6 +89,15 @@ __all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
 
 #: Operations that one frame may have queued at its edge broker.
 FRAME_LIMIT = 10_000
+
+#: Bytes of the words that clients of one broker may say in a transaction: each client is told all
+#: of its own at the end, in one frame.
+WORDS_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
+
+#: What a transaction may keep for one client up to the commit. It then comes all at once, and a
+#: client whose outbox it fills would be cut off, half of the transaction delivered.
+DELIVERIES_LIMIT = OUTBOX_MESSAGES // 2
+DELIVERIES_LIMIT_BYTES = OUTBOX_BYTES // 2
 
 #: The largest age that is believed: what brokers count on from it has to fit on the wire.
 AGE_LIMIT = 1 << 62
@@ -355,7 +367,12 @@ class Dynamic(TwoPhaseCommit):
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
             return self.doom(tx, error.code, str(error), now)
-        tx.words.setdefault(frame.hop, []).append((step.kind, step.filter))
+        words = tx.words.setdefault(frame.hop, [])
+        words.append((step.kind, step.filter))
+        tx.words_bytes += len(codec.encode(words[-1]))
+        if tx.words_bytes > WORDS_LIMIT_BYTES:
+            reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
+            return self.doom(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
 
     def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
@@ -423,6 +440,8 @@ class Dynamic(TwoPhaseCommit):
                 by.last = (published.op_id,)
             effects.append(self.broker.record("match", now, pub, source, hops, **whose))
         for hop in hops:
+            if not tx.open:
+                return effects  # Aborted for one of them: nobody else need act.
             if not is_client(hop):
                 req = tx.tasks.ask(task, hop) if tcm else 0
                 effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
@@ -436,8 +455,18 @@ class Dynamic(TwoPhaseCommit):
                 told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload)
                 effects.append(self.tell(hop, told))
             else:
-                tx.deliveries.append((hop, pub))
+                effects += self._keep(tx, hop, pub, now)
         return effects + self._finished(task, now)
+
+    def _keep(self, tx: Tx, hop: Hop, pub: Pub, now: float) -> list[Effect]:
+        """Keep a publication for a client of this broker, up to the commit."""
+        kept, size = tx.kept.get(hop, (0, 0))
+        tx.kept[hop] = kept, size = kept + 1, size + len(encode(pub))
+        if kept > DELIVERIES_LIMIT or size > DELIVERIES_LIMIT_BYTES:
+            reason = f"{kept} publications ({size} bytes) would come to {hop[1:]} at once"
+            return self.doom(tx, "refused", reason, now)
+        tx.deliveries.append((hop, pub))
+        return []
 
     def _finish(self, tx: Tx, frame: Frame, finish: Finish, now: float) -> list[Effect]:
         if finish.error:

@@ -95,8 +95,11 @@ class Tx:
         self.undoing = 0
         #: Publications that clients of this broker get at commit, in order.
         self.deliveries: list[tuple[Hop, Pub]] = []
+        #: How many of them there are for each client, and their bytes.
+        self.kept: dict[Hop, tuple[int, int]] = {}
         #: What clients of this broker have said in it, by client; also those that only received.
         self.words: dict[Hop, list[tuple[str, Filter]]] = {}
+        self.words_bytes = 0
 
     @property
     def at_edge(self) -> bool:

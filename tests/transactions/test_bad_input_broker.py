@@ -392,3 +392,40 @@ def test_more_operations_than_a_frame_may_have_waiting(
     assert codes(said, "E") == ["refused"]
     assert one.tables() == before, "the first, which was under way, is taken back"
     assert tx
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+def test_more_words_than_the_end_could_tell(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame with all of them was too large, and the broker crashed at the commit."""
+    monkeypatch.setattr("padres_tx.dynamic.WORDS_LIMIT_BYTES", 100)
+    one = alone(engine)
+    before = one.tables()
+    _, said = one.begun("E", *[sub("E", box(class_="z", n=n)) for n in range(20)])
+    assert codes(said, "E")[0] == "refused"
+    assert "100 bytes" in of_kind(said, Ended)[0].reason
+    assert one.tables() == before and one.at_rest
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+@pytest.mark.parametrize("limit", ["DELIVERIES_LIMIT", "DELIVERIES_LIMIT_BYTES"])
+def test_more_publications_than_a_client_could_take_at_once(
+    engine: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fill its outbox, and it was cut off with a part of the transaction."""
+    monkeypatch.setattr(f"padres_tx.dynamic.{limit}", 2 if limit == "DELIVERIES_LIMIT" else 40)
+    one = alone(engine)
+    _, said = one.begun("E", *[pub("E", class_="p", n=n) for n in range(3)], commit=True)
+    assert codes(said, "E")[0] == "refused" and "to D at once" in of_kind(said, Ended)[0].reason
+    assert not pubs(said, "D") and one.at_rest
+
+
+def test_nobody_is_called_by_a_tcm_that_has_aborted_its_transaction() -> None:
+    """One of those it is for has left: another would act in it, and never hear of its end."""
+    one = alone("d-tx")
+    one.here("F")
+    one.holds("F", "sub", P)
+    one.begin("A", fence=True)  # While it lasts, what a client that leaves has said stays.
+    one.leaves("D")
+    _, said = one.begun("E", tcm("E", class_="p"))
+    assert codes(said, "E") == ["left"]
+    assert not of_kind(said, Tcm, "@F")
