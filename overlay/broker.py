@@ -34,7 +34,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
-from overlay.index import View, is_visible
+from overlay.index import is_visible
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -66,10 +66,10 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 #: Entries that one client may hold in the tables, so that one client cannot fill every broker.
 ENTRIES_PER_CLIENT = 1_000_000
 
-
 #: Plain operations that may wait for undecided transactions; a client's that comes on top of them
 #: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
 HELD_LIMIT = 100_000
+TOO_MANY_WAIT = "too many operations wait for undecided transactions"
 
 
 class Engine(Protocol):
@@ -276,23 +276,8 @@ class Broker(Recorder):
         if not from_client and source in hops:
             hops = tuple(hop for hop in hops if hop != source)
         if self.trace:
-            return self._recorded(source, pub, now, hops, view)
+            return self.record_publication(source, pub, now, hops, view)
         return [Send(hops, pub)] if hops else []
-
-    def _recorded(
-        self, source: Hop, pub: Pub, now: float, hops: tuple[Hop, ...], view: View | None
-    ) -> list[Effect]:
-        """What is to be done about a publication, with its records."""
-        effects: list[Effect] = []
-        if is_client(source):
-            effects.append(self.record("publish", now, pub, source))
-        effects.append(self.record("match", now, pub, source, hops, view=view))
-        clients = tuple(hop for hop in hops if is_client(hop))
-        if clients:
-            effects.append(self.record("deliver", now, pub, source, clients))
-        if hops:
-            effects.append(Send(hops, pub))
-        return effects
 
     def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:
         """Why a client's publication goes nowhere, if so."""
@@ -326,14 +311,19 @@ class Broker(Recorder):
         if is_client(source) and (source in self._waiting or self._is_reserved(source, message)):
             waiting = self._waiting.setdefault(source, deque())
             if len(waiting) >= HELD_LIMIT and isinstance(message, Operation):
-                error = OperationError("too many operations wait for undecided transactions")
-                return _answer(source, message.req, error)
+                return _answer(source, message.req, OperationError(TOO_MANY_WAIT))
             waiting.append(message)
             return []
         return self._shared(source, message, now)
 
     def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if self._must_wait(source, message):
+            if (
+                len(self._held) >= HELD_LIMIT
+                and is_client(source)
+                and isinstance(message, Operation)
+            ):
+                return _answer(source, message.req, OperationError(TOO_MANY_WAIT))
             self._held.append((source, message, "", None))
             return []
         return self._carry_out(source, message, now)

@@ -6,8 +6,9 @@ A part of the broker, which knows what there is to record; here it is put into t
 
 from __future__ import annotations
 
+from overlay.effects import Effect, Send
 from overlay.index import View
-from overlay.messages import BrokerName, Hop, Operation, Pub
+from overlay.messages import BrokerName, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
 from overlay.routing import Outcome
 from overlay.trace import Record, TraceKind
@@ -68,6 +69,21 @@ class Recorder:
             after=after,
             trigger=trigger,
         )
+
+    def record_publication(
+        self, source: Hop, pub: Pub, now: float, hops: tuple[Hop, ...], view: View | None
+    ) -> list[Effect]:
+        """What is to be done about a publication, with its records."""
+        effects: list[Effect] = []
+        if is_client(source):
+            effects.append(self.record("publish", now, pub, source))
+        effects.append(self.record("match", now, pub, source, hops, view=view))
+        clients = tuple(hop for hop in hops if is_client(hop))
+        if clients:
+            effects.append(self.record("deliver", now, pub, source, clients))
+        if hops:
+            effects.append(Send(hops, pub))
+        return effects
 
     def record_change(
         self,

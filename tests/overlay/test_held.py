@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from overlay.broker import Broker
-from overlay.effects import Effect
+from overlay.effects import Effect, Send
 from overlay.filters import Filter
-from overlay.messages import BrokerName, Hop, Join, Leave, Operation
+from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation
 from overlay.routing import Outcome
 
 #: What is held while the gate is closed.
@@ -149,3 +151,22 @@ def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other()
     overlay.chain.go([sub(1, GATED), sub(2, Filter(x=1))])
     overlay.chain.go([sub(3, GATED), sub(4, Filter(x=2))])
     assert overlay.open() == [1, 2, 3, 4]
+
+
+def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.broker.HELD_LIMIT", 2)
+    overlay = Overlay()
+    here = Hop("@D")
+    [asked] = overlay.broker.receive(here, Join(1, "D", ""), 0.0)
+    assert isinstance(asked, Send) and isinstance(asked.message, Join)
+    overlay.broker.receive(B1, Done(asked.message.req), 0.0)
+
+    def subscribe(req: int) -> list[Effect]:
+        return overlay.broker.receive(here, Operation(req, "sub", "D", 0, GATED), 0.0)
+
+    assert subscribe(2) == subscribe(3) == []
+    [refused] = subscribe(4)
+    assert isinstance(refused, Send) and isinstance(refused.message, Done)
+    assert (refused.message.req, refused.message.code) == (4, "operation")
+    overlay.plain(5, GATED)  # What a neighbour has carried out has to be carried out here.
+    assert len(overlay.open()) == 3
