@@ -221,7 +221,7 @@ class Transactions:
         self._seats: dict[str, Seat] = {}
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
         self._txs: dict[str, Tx] = {}
-        self._ended: deque[str] = deque()
+        self._ended: deque[Tx] = deque()
         self._coordinated = 0
         self._called = 0
         self._bytes_under_way = 0
@@ -449,9 +449,11 @@ class Transactions:
         else:
             for said in tx.said:
                 self.listeners.refused(self._operation(*said))
-        self._ended.append(tx.name)
+        self._ended.append(tx)
         if len(self._ended) > ENDED_LIMIT:
-            del self._txs[self._ended.popleft()]
+            oldest = self._ended.popleft()
+            if self._txs.get(oldest.name) is oldest:  # Not one that has come again since.
+                del self._txs[oldest.name]
         return [Decided(tx, tx.result)]
 
     def _adopt(self, tx: Tx, words: Iterable[tuple[Kind, Filter]]) -> None:

@@ -135,6 +135,17 @@ def test_who_takes_part_acts_at_once_and_it_is_over_when_its_handler_returns() -
     assert again is not None and isinstance(again[0], Called) and again[0].tx is not tx
 
 
+def test_one_that_came_again_is_forgotten_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second tcm is a second transaction of the name; the client broke when both were old."""
+    monkeypatch.setattr("padres_tx.transactions.ENDED_LIMIT", 1)
+    half = Half("D")
+    for name in ("E:9", "E:9", "E:10", "E:11"):
+        called = half.transactions.notified(marked(name))
+        assert called is not None and isinstance(called[0], Called)
+        half.transactions.finish(called[0].tx, called[0].frame)
+    assert half.transactions.get(("E", 11)) and not half.transactions.get(("E", 9))
+
+
 def test_who_takes_part_has_nobody_to_tell_of_an_error() -> None:
     half = Half("D")
     events = half.transactions.notified(marked())
