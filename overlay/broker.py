@@ -228,17 +228,13 @@ class Broker(Recorder):
         for task in self._tasks.under_way():
             if task.origin == source:
                 task.req = 0
-        for req in self._tasks.to(source):
-            effects += self._finished(self._tasks.answered(source, req), now)
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
             left = self._forget(source, Leave(client, self.routing.crt[client].edge), now)
             # What would be taken back from it, its new life has never had.
             effects += [e for e in left if not (isinstance(e, Send) and e.hops == (source,))]
-        # Only now: what the engines do about it must not be meant for its former life.
-        for engine in self.engines.values():
-            effects += engine.link_reset(source, now)
+        # How things are comes first: what is done below about its loss is told as a change.
         for client, home in sorted(self.routing.crt.items()):
             effects.append(Send((source,), Join(0, client, home.edge)))
         for hop in sorted(self.routing.srt):
@@ -246,6 +242,10 @@ class Broker(Recorder):
                 for entry in self.routing.srt[hop]:
                     if is_visible(entry, self.versions.view()):
                         effects.append(Send((source,), _advertisement(entry)))
+        for req in self._tasks.to(source):
+            effects += self._finished(self._tasks.answered(source, req), now)
+        for engine in self.engines.values():
+            effects += engine.link_reset(source, now)
         return effects
 
     # --- publications ---

@@ -6,7 +6,8 @@ delays here, and whatever the test decides with it. A run is therefore determine
 list of answers; a failing one replays from the tape and shrinks with it.
 
 Links keep what a TCP connection may lose (see `link`), so a cut connection is only a longer delay
-here (`cut`). What ends is a client (`crash`) or a broker's life (`restart`).
+here (`cut`). What ends is a client (`crash`), a broker's life (`restart`), or that of a link which
+was down for so long that its ends have given it up (`reset`).
 
 A client is any function from a message to the messages that it answers with; the simulator knows
 no sessions and no transactions.
@@ -157,6 +158,15 @@ class Simulator:
             self._break(Hop(broker), Hop(other))
             self._break(Hop(other), Hop(broker))
             self._carry_out(other, self.brokers[other].link_reset(broker, self.now))
+
+    def reset(self, one: str, other: str) -> None:
+        """Begin a new life of a link between two brokers that live: what is on it is gone."""
+        self._break(Hop(one), Hop(other))
+        self._break(Hop(other), Hop(one))
+        for end, neighbour in ((one, other), (other, one)):
+            broker = self.brokers[BrokerName(end)]
+            effects = broker.link_reset(BrokerName(neighbour), self.now)
+            self._carry_out(BrokerName(end), effects)
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something later in virtual time."""

@@ -169,7 +169,13 @@ class STx:
         return False
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        pass
+        """Who leaves when its steps are admitted was lost with a broker or a link. Should it be
+        known again when they are carried out: its edge broker has given them up."""
+        if isinstance(message, Leave):
+            for tx in self.txs.values():
+                edge = tx.edges.get(message.client)
+                if edge is not None and edge not in tx.unanswered:
+                    tx.lost.add(message.client)
 
     def undecided(self) -> list[tuple[str, Footprint]]:
         """What is admitted here, and what may not be carried out everywhere yet: an isolated
@@ -466,11 +472,12 @@ class STx:
 
     def _complete(self, source: Hop, complete: Complete, now: float) -> list[Effect]:
         tx = self.txs.get(complete.tx)
-        if tx is None:
-            return []
+        if tx is None or tx.status == "aborted":
+            return []  # On this side of a link that was lost it has ended differently.
         tx.started.add(complete.step)
         tx.handled.add(complete.step)
-        return [*self._send(self._beyond(tx, source), complete), *self._carry_on(tx, now)]
+        effects = self._send(self._beyond(tx, source), complete)
+        return effects if tx.open else effects + self._carry_on(tx, now)
 
     def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
         """Hand a publication to this broker's clients, and to brokers outside the span.

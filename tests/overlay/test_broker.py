@@ -288,6 +288,17 @@ def test_a_neighbour_that_has_begun_anew_is_told_everything_and_its_side_goes() 
     assert to_b3 == [Join(0, "E", "B1"), op("adv", "E", 1, ALL, req=0)]
 
 
+def test_what_comes_from_where_its_client_is_not_changes_nothing() -> None:
+    """Somebody of the name has come here while the link was down; B1 will hear of it."""
+    core = broker("B1", "B3")
+    joined(core, "D")
+    tell(core, "B1", Join(0, "D", "B9"))
+    assert sent(tell(core, "B1", op("adv", "D", 1, ALL))) == [(("B1",), Done(101))]
+    tell(core, "B1", Leave("D", "B9"))
+    assert all(len(space) == 0 for space in core.routing.srt.values())
+    assert core.routing.crt["D"].edge == "B2"  # type: ignore[index]
+
+
 def test_nothing_is_taken_back_from_a_new_life_that_never_had_it() -> None:
     core = broker("B1")
     tell(core, "B1", Join(7, "E", "B1"))

@@ -1,12 +1,14 @@
 """A broker that dies in the middle of transactions: the others are left with nothing half done.
 
 Brokers are not durable yet, so what is being decided in that moment may end differently on its two
-sides. But everywhere it ends: nothing waits for ever, and no mark stays in a table.
+sides. But everywhere it ends: nothing waits for ever, no mark stays in a table, and all tables are
+as they have to be for what each client holds at its edge broker.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import networkx as nx
@@ -14,9 +16,11 @@ import pytest
 
 from overlay.filters import Filter, Value
 from overlay.messages import Join
+from overlay.notation import parse_filter
 from overlay.simulator import Tape
 from padres_tx.wire import Commit, Step
-from proofs.world import World
+from proofs.oracle import Oracle
+from proofs.world import World, numberless, rows
 
 #: Runs for each engine; PADRES_TX_SEEDS gives more.
 RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10)
@@ -26,7 +30,8 @@ ENGINES = ("d-tx", "d-tx-ni", "s-tx")
 
 
 class Restarted:
-    """Concurrent transactions, and a broker that lives a new life at some moment."""
+    """Concurrent transactions, and a broker, perhaps links too, that begin anew at some moment;
+    some of the clients come back."""
 
     def __init__(self, seed: int, engines: tuple[str, ...]) -> None:
         self.choose = choose = Tape(seed=seed).choose
@@ -35,6 +40,7 @@ class Restarted:
         for n in range(2, 3 + choose(5)):
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
         brokers = sorted(tree)
+        self.tree = tree
         self.world = world = World(tree, choose, trace=False)
         for client in CLIENTS:
             world.join(client, brokers[choose(len(brokers))])
@@ -60,8 +66,24 @@ class Restarted:
         for client in CLIENTS:
             world.plain(client, "sub", self.filter())
         world.sim.run(until=world.sim.now + 0.001 * choose(60))
+        links = sorted(tree.edges)
+        for _ in range(choose(3)):
+            world.sim.reset(*links[choose(len(links))])
+            world.sim.run(until=world.sim.now + 0.001 * choose(20))
         world.sim.restart(brokers[choose(len(brokers))])
+        for client in CLIENTS:
+            if not world.sim.connected(client) and choose(3):
+                self._comes_back(client, brokers[choose(len(brokers))])
+                world.sim.run(until=world.sim.now + 0.001 * choose(20))
         world.sim.run()
+
+    def _comes_back(self, client: str, edge: str) -> None:
+        def joined(code: str) -> None:
+            if not code:
+                self.world.plain(client, "adv", Filter({"class": "p"}))
+                self.world.plain(client, "sub", self.filter())
+
+        self.world.connect(client, edge, joined)
 
     @staticmethod
     def _after(step: Step, at: int) -> Step:
@@ -94,7 +116,25 @@ class Restarted:
             for engine in broker.engines.values():
                 found += [f"{name} knows {tx}" for tx in getattr(engine, "txs", ())]
                 found += [f"{name} reserves {tx}" for tx in getattr(engine, "reserved", ())]
-        return found
+        return found + list(self.disagreements())
+
+    def disagreements(self) -> Iterator[str]:
+        """Where tables are not what they have to be for what each client holds at its edge."""
+        brokers, oracle = self.world.sim.brokers, Oracle(self.tree)
+        for name, broker in sorted(brokers.items()):
+            tables = broker.routing.as_data()
+            for client in CLIENTS:
+                if any(at["client"] == client and at["edge"] == name for at in tables["clients"]):
+                    oracle.join(client, name)
+                    said = [*tables["srt"], *tables["prt"]]
+                    for word in sorted(said, key=lambda word: int(word["seq"])):
+                        if word["client"] == client:
+                            oracle.say(client, word["kind"], parse_filter(word["filter"]))
+        for name, broker in sorted(brokers.items()):
+            tables = broker.routing.as_data()
+            for table, wanted in (("srt", oracle.srt(name)), ("prt", oracle.prt(name))):
+                if rows(tables[table]) != numberless(wanted):
+                    yield f"{table} of {name}: {rows(tables[table])}, not {numberless(wanted)}"
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "mixed"])
