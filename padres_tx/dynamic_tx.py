@@ -101,6 +101,14 @@ class Tx:
         self.words: dict[Hop, list[tuple[str, Filter]]] = {}
         self.words_bytes = 0
 
+    def clear(self) -> None:
+        """Drop what nobody asks for after the decision: while a broker is away, transactions are
+        kept that it has not heard the end of."""
+        self.deliveries, self.kept = [], {}
+        self.words = {hop: [] for hop in self.words}
+        if self.status == "aborted":
+            self.footprint = Footprint()
+
     @property
     def at_edge(self) -> bool:
         """Whether this is the coordinator's edge broker."""

@@ -171,6 +171,7 @@ class TwoPhaseCommit:
             effective = tuple(words) if decide.committed else ()
             ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
             effects.append(self.tell(hop, ended))
+        tx.clear()
         for other in list(self.txs.values()):
             if other.status == "preparing" and other.verdict is None:
                 effects += self._look_again(other, now)

@@ -18,9 +18,10 @@ from overlay.filters import Filter, Value
 from overlay.messages import Join
 from overlay.notation import parse_filter
 from overlay.simulator import Tape
-from padres_tx.wire import Commit, Step
+from padres_tx.wire import Abort, Commit, Step
 from proofs.oracle import Oracle
 from proofs.world import World, numberless, rows
+from tests.transactions.one_broker import OneBroker
 
 #: Runs for each engine; PADRES_TX_SEEDS gives more.
 RUNS = max(10, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 10)
@@ -176,3 +177,16 @@ def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(fence: boo
     assert world.committed(old)
     world.oracle.join("E", "B3")
     world.check_at_rest()
+
+
+@pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
+def test_little_is_kept_of_what_a_broker_that_is_away_has_not_heard_the_end_of(engine: str) -> None:
+    one = OneBroker(engine, neighbours=["B1"])
+    one.here("E", "D")
+    for client, kind in (("E", "adv"), ("D", "sub")):
+        one.holds(client, kind, Filter({"class": "p"}))
+    tx = one.begin("E", Step("E", "pub", point={"class": "p"}), Step("E", "sub", Filter({"x": 1})))
+    one.say("E", Abort(tx))
+    known = one.broker.engines[engine].txs[tx]  # type: ignore[attr-defined]
+    assert known.status == "aborted" and not known.deliveries
+    assert known.words == {"@E": []} and not known.footprint.writes
