@@ -442,6 +442,14 @@ class Broker(Recorder):
         """The operations on the shared tables that wait for a decision."""
         return [(hop, said) for hop, said, _, _ in self._held if not isinstance(said, Join)]
 
+    def said_before(self, source: Hop, *, held: bool = True) -> list[Operation]:
+        """What a client has said that waits, and so will be numbered after what it says now; with
+        or without what is held for others."""
+        waiting = list(self._waiting.get(source, ()))
+        if held:
+            waiting += [said for hop, said in self.held if hop == source]
+        return [said for said in waiting if isinstance(said, Operation)]
+
     @property
     def under_way(self) -> list[tuple[Hop, Operation]]:
         """The operations that were carried out here, and are not done everywhere behind."""

@@ -64,6 +64,8 @@ from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from padres_tx import inspection
+from padres_tx.admission import Conflict
+from padres_tx.compensation import Undo, reserved_by_others
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Acked, Between, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.two_phase import TwoPhaseCommit
@@ -364,6 +366,7 @@ class Dynamic(TwoPhaseCommit):
                 raise FilterError(None, f"a {step.kind} without a filter")
             assert step.kind != "pub" and step.kind != "tcm"
             asked = Operation(0, step.kind, client, 0, step.filter)
+            self._check_turn(tx, frame.hop, asked)
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
             return self.doom(tx, error.code, str(error), now)
@@ -374,6 +377,14 @@ class Dynamic(TwoPhaseCommit):
             reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
             return self.doom(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
+
+    def _check_turn(self, tx: Tx, hop: Hop, asked: Operation) -> None:
+        """Raises Conflict if the client has said something before that waits for its own words: it
+        would get the later number, and with it the last word."""
+        if any(map(Undo(hop, asked, []).concerns, self.broker.said_before(hop, held=False))):
+            other = reserved_by_others(self.broker, tx.id, asked)
+            why = f"uses the same part in {tx_text(other)}" if other else "has said what waits"
+            raise Conflict(f"{asked.client} {why}")
 
     def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
         tx = self.txs.get(op.tx)

@@ -314,10 +314,9 @@ class STx:
         other = reserved_by_others(self.broker, tx.id, undo.operation)
         if other is not None:
             raise Conflict(f"{client} uses the same part in {tx_text(other)}")
-        for _, held in self.broker.held:
+        if any(undo.concerns(before) for before in self.broker.said_before(undo.source)):
             # It gets its number when it is done, later than what is admitted now, but comes first.
-            if isinstance(held, Operation) and undo.concerns(held):
-                raise Conflict(f"an operation of {client} on the same part has to wait")
+            raise Conflict(f"an operation of {client} on the same part has to wait")
         for name, engine in self.broker.engines.items():
             if name == self.name:
                 continue

@@ -187,8 +187,8 @@ def test_the_coordinator_adds_operations_under_its_name(engine: str) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_who_has_received_a_tcm_adds_operations_under_the_same_name(engine: str) -> None:
     one = between_two(engine)
-    one.knows("B1", "E", "adv", P)
     one.behind("B1", "E2")
+    one.knows("B1", "E2", "adv", P)
     one.holds("D", "sub", P)
     tx = ("E2", 7)
     one.hear("B1", Init(tx, 1))
