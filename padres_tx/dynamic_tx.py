@@ -106,8 +106,6 @@ class Tx:
         kept that it has not heard the end of."""
         self.deliveries, self.kept = [], {}
         self.words = {hop: [] for hop in self.words}
-        if self.status == "aborted":
-            self.footprint = Footprint()
 
     @property
     def at_edge(self) -> bool:

@@ -177,6 +177,7 @@ class DTx(Dynamic):
         else:
             self.routing.discard(tx.id)
             versions.abort(tx.id)
+            tx.footprint = Footprint()
         self._fold()
         return []
 

@@ -27,8 +27,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import msgspec
-
 from overlay.broker import Broker
 from overlay.effects import Close, Effect
 from overlay.errors import OperationError, PeerError
@@ -39,7 +37,7 @@ from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Forget, Op
 from padres_tx.two_phase import something_decided
-from padres_tx.wire import TxID, tx_text
+from padres_tx.wire import Commit, Finish, Operate, TxID, tx_text
 
 #: Why a transaction has to go when another one has raised a fence.
 PRECEDENCE = "another transaction has precedence after many losses"
@@ -111,6 +109,18 @@ class DTxNI(Dynamic):
 
     # --- operations on the shared state ---
 
+    def _enqueue(self, source: Hop, message: Operate | Finish | Commit, now: float) -> list[Effect]:
+        tx = self.txs.get(message.tx)
+        if isinstance(message, Operate) and tx is not None and tx.open:
+            kind, filter = message.step.kind, message.step.filter
+            is_known = (source, message.frame) in tx.frames
+            if is_known and filter is not None and kind != "pub" and kind != "tcm":
+                # Reserved at once, though it may have to wait and has changed nothing so far: what
+                # the client says after it must not be done before it.
+                said = Operation(0, kind, source[1:], 0, filter, store=False)
+                self.reserved.setdefault(tx.id, []).append(Undo(source, said, []))
+        return super()._enqueue(source, message, now)
+
     def apply(
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
@@ -121,8 +131,6 @@ class DTxNI(Dynamic):
                 return self.doom(tx, "conflict", reason, now)
             if self._gives_way(source, operation):
                 return self.doom(tx, "conflict", PRECEDENCE, now)
-            # Reserved at once, though it may have to wait and has changed nothing so far.
-            self.reserved.setdefault(tx.id, []).append(Undo(source, _nothing(operation), []))
         else:
             tx.behind.append((source, task))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
@@ -206,11 +214,6 @@ class DTxNI(Dynamic):
     def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
         # What D-TX could not build on is done everywhere: a fence may have waited for that.
         return [*super()._forget(source, forget, now), *something_decided(self.broker, now)]
-
-
-def _nothing(operation: Operation) -> Operation:
-    """The operation as one that has changed nothing: there is nothing to undo."""
-    return msgspec.structs.replace(operation, store=False, drop=())
 
 
 broker = DTxNI

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from overlay.messages import Done, Operation, Pub
 from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Forget, Init, Op, Prepare, Vote
-from padres_tx.wire import Abort, Commit, Ended, TxID
+from padres_tx.wire import Abort, Commit, Ended, Operate, Step, TxID
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import adv, box, pub, sub, usub
 
@@ -122,6 +122,17 @@ def test_a_clients_own_words_are_its_transactions_until_the_decision() -> None:
     assert one.wanted_by(class_="p") == ["@D"]
     one.say("D", Commit(tx))
     assert one.wanted_by(class_="p") == [], "then it was the plain one's turn"
+
+
+def test_what_a_client_says_after_an_operation_that_waits_is_not_done_before_it() -> None:
+    """Or the operation, done later, would have the last word."""
+    one = leaf()
+    one.holds("D", "adv", Q)
+    tx, _ = one.begun("D", adv("D", box(class_="r")), sub("D", P))  # B1 has not acknowledged r.
+    assert one.wanted_by(class_="p") == []
+    assert one.send("@D", Operation(90, "usub", "D", 90, P)) == []
+    # Garbage is not reserved, and hurts nobody else.
+    one.say("D", Operate(tx, 0, 99, Step("D", "pub", P)))
 
 
 def test_of_two_clients_nobody_waits() -> None:
