@@ -5,19 +5,15 @@
 (* broker, as in padres_tx/engines/s_tx.py, overlay/broker.py and           *)
 (* overlay/routing.py; proofs/README.md maps the actions to functions.      *)
 (*                                                                          *)
-(* The tables are real: where entries go, attraction, taking back, nested   *)
-(* acknowledgements of an (un-)advertisement.  The event space is one       *)
-(* point, so all filters overlap; an entry is a client and a number.        *)
+(* The tables are real (Tables.tla), and so are the nested acknowledgements *)
+(* of an (un-)advertisement.                                                *)
 (*                                                                          *)
 (* Not here: crashes, time-outs (a refusal stands for them), holes (an      *)
 (* un-subscription drops whole entries), what other engines hold back.      *)
 (***************************************************************************)
-EXTENDS Integers, Sequences, FiniteSets, Trees
+EXTENDS Tables
 
 CONSTANTS
-  Nbr,       \* [Brokers -> SUBSET Brokers], a tree
-  Clients,
-  Home,      \* [Clients -> Brokers]
   Coord,     \* the coordinator, one of the clients
   Subs,      \* the subscriptions at first: SUBSET (Clients \X Nat)
   Ads,       \* the advertisements at first
@@ -42,10 +38,6 @@ AllRules == {
 VARIABLES brk, net, inbox, plain
 vars == <<brk, net, inbox, plain>>
 
-Brokers == DOMAIN Nbr
-Hops == HopTable(Nbr)
-Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
-HopTo(b, client) == IF Home[client] = b THEN b ELSE Hops[b][Home[client]]
 Edge == Home[Coord]
 Up(b) == HopTo(b, Coord)
 
@@ -56,21 +48,13 @@ Around(b) == Nbr[b] \cap Span
 All == 1..Len(Steps)
 
 (***************************************************************************)
-(* Tables (overlay/routing.py).  An entry <<client, n>> came from           *)
-(* HopTo(b, client), in a tree.                                             *)
+(* Tasks (overlay/broker.py): <<>> (nobody waits), <<i>> (the               *)
+(* (un-)advertisement of step i) or <<i, e>> (entry e, which that one has   *)
+(* set in motion).                                                          *)
 (***************************************************************************)
-Extend(f, x, v) == [y \in DOMAIN f \cup {x} |-> IF y = x THEN v ELSE f[y]]
-Put(s, dests, m) == [s EXCEPT !.o = [n \in DOMAIN s.o |->
-                       IF n \in dests THEN Append(s.o[n], m) ELSE s.o[n]]]
 
-Reaches(b, srt, hop) == \E a \in srt : HopTo(b, a[1]) = hop
-Towards(b, srt, e) == {n \in Nbr[b] \ {HopTo(b, e[1])} : Reaches(b, srt, n)}
-
-Op(kind, client, n, drop, task) == <<"op", kind, client, n, drop, task>>
-
-\* A task is <<>> (nobody waits), <<i>> (the (un-)advertisement of step i) or <<i, e>> (entry e,
-\* which that one has set in motion).  Broker._ask: a neighbour does its part of a task, as a task
-\* of its own.  `asked` is a set of <<neighbour, message>>.
+\* Broker._ask: a neighbour does its part of a task, as a task of its own.  `asked` is a set of
+\* <<neighbour, message>>.
 RECURSIVE Ask(_, _, _)
 Ask(s, asked, task) ==
   IF asked = {} THEN s
@@ -80,32 +64,12 @@ Ask(s, asked, task) ==
                  ELSE [s1 EXCEPT !.waits = @ \cup {[from |-> a[1], part |-> a[2][6], task |-> task]}]
        IN  Ask(s2, asked \ {a}, task)
 
-\* Routing._apply_subscription: what goes on to which neighbour.
-ApplySub(s, b, kind, client, n, drop, task) ==
-  LET gone == {e \in s.prt : e[1] = client /\ e[2] \in drop}
-      dropAt(h) == {e[2] : e \in {x \in gone : h \in Towards(b, s.srt, x)}}
-      new == <<client, n>>
-      storeAt == IF n = 0 THEN {} ELSE Towards(b, s.srt, new)
-      sent == {h \in Nbr[b] : h \in storeAt \/ dropAt(h) # {}}
-      s1 == [s EXCEPT !.prt = (@ \ gone) \cup (IF n = 0 THEN {} ELSE {new})]
-  IN  [s |-> s1,
-       forward |-> {<<h, Op(kind, client, IF h \in storeAt THEN n ELSE 0, dropAt(h), task)>> :
-                      h \in sent}]
-
-\* Routing.apply for (un-)advertisements: forward, attract, take back.
-ApplyAdv(s, b, kind, client, n, drop, task) ==
-  LET src == HopTo(b, client)
-      srt == (s.srt \ {e \in s.srt : e[1] = client /\ e[2] \in drop})
-             \cup (IF n = 0 THEN {} ELSE {<<client, n>>})
-      moved == IF src = b THEN {} ELSE {e \in s.prt : HopTo(b, e[1]) # src}
-      was == Reaches(b, s.srt, src)
-      now == Reaches(b, srt, src)
-      part(e) == IF task = <<>> THEN <<>> ELSE Append(task, e)
-      triggered == CASE now /\ ~was -> {<<src, Op("sub", e[1], e[2], {}, part(e))>> : e \in moved}
-                     [] was /\ ~now -> {<<src, Op("usub", e[1], 0, {e[2]}, part(e))>> : e \in moved}
-                     [] OTHER -> {}
-      forward == {<<h, Op(kind, client, n, drop, task)>> : h \in Nbr[b] \ {src}}
-  IN  Ask([s EXCEPT !.srt = srt], forward \cup triggered, task)
+\* Broker._apply: change the tables, and ask the neighbours for their part.
+ApplyAll(s, b, m) ==
+  LET task == m[6]
+      Part(e) == IF task = <<>> THEN <<>> ELSE Append(task, e)
+      out == Apply(s, b, m, Part)
+  IN  Ask(out.s, out.sent, task)
 
 \* Which neighbour asked for a task.
 Asker(b, task) ==
@@ -118,8 +82,7 @@ InitBroker(b) ==
   [st |-> "none", unanswered |-> {}, handled |-> {}, started |-> {}, awaited |-> {},
    acked |-> FALSE,
    srt |-> Ads,
-   prt |-> {e \in Subs : \/ Home[e[1]] = b
-                         \/ \E a \in Ads : b \in Path(Hops, Home[e[1]], Home[a[1]])},
+   prt |-> Known(b, Subs, Ads),
    refused |-> FALSE,
    waits |-> {},     \* parts of tasks that neighbours were asked for and have not answered
    got |-> <<>>,     \* what its clients get in this step
@@ -154,6 +117,9 @@ Finished(s, b, task) ==
   ELSE IF Asker(b, task) = b THEN Complete(s, b, task[1], b)
   ELSE Put(s, {Asker(b, task)}, <<"done", task>>)
 
+\* A plain operation, an (un-)advertisement of a step, or what that has triggered.
+Operate(s, b, m) == Finished(ApplyAll(s, b, m), b, m[6])
+
 \* Routing.apply_here: as a neighbour's operation, but those around do alike.
 ApplyHere(s, b, i) ==
   LET step == Steps[i]
@@ -161,9 +127,9 @@ ApplyHere(s, b, i) ==
       n == IF \/ src = b
               \/ \E a \in s.srt : HopTo(b, a[1]) # src
            THEN step.n ELSE 0
-      out == ApplySub(s, b, step.kind, step.client, n, step.drop, <<>>)
-      others == {f \in out.forward : f[1] \notin Span}
-      to(h) == {f[2] : f \in {g \in out.forward : g[1] = h}}
+      out == ApplySub(s, b, Op(step.kind, step.client, n, step.drop, <<>>))
+      others == {f \in out.sent : f[1] \notin Span}
+      to(h) == {f[2] : f \in {g \in out.sent : g[1] = h}}
       stored(h) == \E m \in to(h) : m[4] # 0
       gone(h) == (IF "drops follow" \in Rules THEN UNION {m[5] : m \in to(h)} ELSE {})
                  \cup (IF "own follows" \in Rules /\ step.n # 0 /\ ~stored(h) THEN {step.n} ELSE {})
@@ -188,8 +154,7 @@ Handle(s, b, i) ==
       THEN ApplyHere([s1 EXCEPT !.handled = @ \cup {i}], b, i)
       ELSE LET s2 == IF "complete" \in Rules THEN s1 ELSE [s1 EXCEPT !.handled = @ \cup {i}]
            IN  IF ~here THEN s2
-               ELSE Finished(ApplyAdv(s2, b, step.kind, step.client, step.n, step.drop, <<i>>),
-                             b, <<i>>)
+               ELSE Operate(s2, b, Op(step.kind, step.client, step.n, step.drop, <<i>>))
 
 \* STx._carry_on: the lowest first, as the plan's order has it.
 CarryOn(s, b) ==
@@ -219,14 +184,6 @@ Plan(s, b, src, ok) ==
                 Around(b) \ {src}, <<"plan">>)
   IN  IF b \in Edges THEN Admitted(s1, b, b, b, ok) ELSE s1
 
-\* A plain operation, or one that an (un-)advertisement triggered.
-Operate(s, b, m) ==
-  LET task == m[6] IN
-  IF m[2] \in {"sub", "usub"}
-  THEN LET out == ApplySub(s, b, m[2], m[3], m[4], m[5], task)
-       IN  Finished(Ask(out.s, out.forward, task), b, task)
-  ELSE Finished(ApplyAdv(s, b, m[2], m[3], m[4], m[5], task), b, task)
-
 Answers(b) == IF b \in Refusing THEN {TRUE, FALSE} ELSE {TRUE}
 
 Take(s, b, src, m, ok) ==
@@ -247,7 +204,7 @@ Take(s, b, src, m, ok) ==
 (***************************************************************************)
 Step(b, s, taken) ==
   /\ brk' = [brk EXCEPT ![b] = [s EXCEPT !.o = [n \in Nbr[b] |-> <<>>], !.got = <<>>]]
-  /\ net' = [l \in Links |-> IF l[1] = b THEN taken[l] \o s.o[l[2]] ELSE taken[l]]
+  /\ net' = Sent(b, s, taken)
   /\ inbox' = [c \in Clients |-> IF Home[c] # b THEN inbox[c]
                  ELSE inbox[c] \o SelectSeq([i \in 1..Len(s.got) |->
                                      IF c \in s.got[i].to THEN s.got[i].step ELSE 0],
@@ -300,23 +257,14 @@ NobodyOverruled == (\E b \in Edges : brk[b].refused) => \A b \in Span : ~IsCommi
 
 Quiet == \A l \in Links : net[l] = <<>>
 
-Effect(table, ops, kinds) ==
-  LET mine == {i \in 1..Len(ops) : ops[i].kind \in kinds}
-  IN  (table \cup {<<ops[i].client, ops[i].n>> : i \in {j \in mine : ops[j].n # 0}})
-      \ UNION {{<<ops[i].client, k>> : k \in ops[i].drop} : i \in mine}
-
 Said == (IF IsCommitted(Edge) THEN Steps ELSE <<>>)
 Live(table, kinds) == Effect(Effect(table, Said, kinds), SubSeq(Plain, 1, plain), kinds)
 
 \* At rest the tables are what the live operations make them (proofs/oracle.py).
 Converged ==
-  Quiet => LET ads == Live(Ads, {"adv", "uadv"})
-               subs == Live(Subs, {"sub", "usub"})
-           IN  \A b \in Brokers :
-                 /\ brk[b].srt = ads
-                 /\ brk[b].prt = {e \in subs :
-                      \/ Home[e[1]] = b
-                      \/ \E a \in ads : b \in Path(Hops, Home[e[1]], Home[a[1]])}
+  Quiet => LET ads == Live(Ads, Advertising)
+               subs == Live(Subs, Subscribing)
+           IN  \A b \in Brokers : brk[b].srt = ads /\ brk[b].prt = Known(b, subs, ads)
 
 \* At rest all is decided and done.
 AtRest == Quiet => \A b \in Span : brk[b].st \in {"none", "aborted", "finished"} /\
