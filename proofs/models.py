@@ -39,8 +39,16 @@ D_TX: Final = Specification(
 
 S_TX: Final = Specification(
     "STx",
-    "Nbr Clients Home Coord Subs Ads Steps Plain Refusing Expected",
-    ("OneOutcome", "NobodyOverruled", "Converged", "AtRest", "Delivered"),
+    "Nbr Clients Home Coord Subs Ads Steps Plain Refusing Readers Expected",
+    (
+        "OneOutcome",
+        "NobodyOverruled",
+        "Converged",
+        "Everywhere",
+        "NotInPart",
+        "AtRest",
+        "Delivered",
+    ),
 )
 
 SPECIFICATIONS: Final = (D_TX, S_TX)
@@ -118,4 +126,13 @@ MODELS: Final = (
     *_controls(S_TX, "STxAdvertise", "complete: Delivered"),
     *_controls(S_TX, "STxCrossing", "drops follow: Converged"),
     *_controls(S_TX, "STxTakenBack", "own follows: Converged"),
+    *_controls(
+        S_TX,
+        "STxOutside",
+        "outside: Everywhere",
+        "outside: NotInPart",
+        "nested: Everywhere",
+        "nested: NotInPart",
+        "settled: NotInPart",
+    ),
 )

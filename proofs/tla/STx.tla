@@ -1,15 +1,22 @@
 -------------------------------- MODULE STx --------------------------------
 (***************************************************************************)
-(* S-TX: one static transaction, amid plain advertisements of others, on    *)
-(* the shared routing tables.  One step is one message taken in by one      *)
-(* broker, as in padres_tx/engines/s_tx.py, overlay/broker.py and           *)
-(* overlay/routing.py; proofs/README.md maps the actions to functions.      *)
+(* S-TX: one static transaction on the shared routing tables, amid plain    *)
+(* advertisements of others, or with a D-TX that reads them.  One step is   *)
+(* one message taken in by one broker, as in padres_tx/engines/s_tx.py,     *)
+(* overlay/broker.py and overlay/routing.py; proofs/README.md maps the      *)
+(* actions to functions.                                                    *)
 (*                                                                          *)
 (* The tables are real (Tables.tla), and so are the nested acknowledgements *)
-(* of an (un-)advertisement.                                                *)
+(* of an (un-)advertisement, and of what neighbours were told.              *)
+(*                                                                          *)
+(* The reader is a D-TX that reads all tables and changes nothing.  Its     *)
+(* Init, its reading and its Prepare are one message: D-TX refuses whom     *)
+(* something has changed for in between.  It is refused here by nothing but *)
+(* what S-TX says of itself (STx.undecided), so by less than in the code,   *)
+(* where it also loses to operations that are not done everywhere.          *)
 (*                                                                          *)
 (* Not here: crashes, time-outs (a refusal stands for them), holes (an      *)
-(* un-subscription drops whole entries), what other engines hold back.      *)
+(* un-subscription drops whole entries).                                    *)
 (***************************************************************************)
 EXTENDS Tables
 
@@ -20,8 +27,12 @@ CONSTANTS
   Steps,     \* Seq([kind, client, n, drop, after]); n is 0 when nothing is stored
   Plain,     \* Seq of plain operations [kind, client, n, drop], said in this order
   Refusing,  \* edge brokers that may refuse
+  Readers,   \* brokers at which the reader may begin
   Expected,  \* [publishing steps -> who gets it]
   Rules      \* AllRules, or fewer in a negative control
+
+\* What a reader should find is worked out for the transaction alone.
+ASSUME Readers = {} \/ Plain = <<>>
 
 S(kind, client, n, drop, after) ==
   [kind |-> kind, client |-> client, n |-> n, drop |-> drop, after |-> after]
@@ -33,10 +44,13 @@ AllRules == {
   "order",       \* a step is carried out when those that it depends on have been
   "complete",    \* what depends on an (un-)advertisement waits until it is everywhere
   "drops follow", \* neighbours in the span are told what to drop: it may be on its way to them
-  "own follows" } \* ... and that the new entry would not have come to them from here
+  "own follows", \* ... and that the new entry would not have come to them from here
+  "outside",     \* Decided waits for the answers of those that were told
+  "nested",      \* who is asked answers when all whom it has asked have answered
+  "settled" }    \* a broker lets go when it hears Settled, not when it has carried out
 
-VARIABLES brk, net, inbox, plain
-vars == <<brk, net, inbox, plain>>
+VARIABLES brk, net, inbox, plain, reader
+vars == <<brk, net, inbox, plain, reader>>
 
 Edge == Home[Coord]
 Up(b) == HopTo(b, Coord)
@@ -48,10 +62,18 @@ Around(b) == Nbr[b] \cap Span
 All == 1..Len(Steps)
 
 (***************************************************************************)
-(* Tasks (overlay/broker.py): <<>> (nobody waits), <<i>> (the               *)
-(* (un-)advertisement of step i) or <<i, e>> (entry e, which that one has   *)
-(* set in motion).                                                          *)
+(* Tasks (overlay/broker.py): the (un-)advertisement of a step; an entry    *)
+(* that it has set in motion (moved); what a broker has told others of a    *)
+(* step that it has carried out by itself (told).                           *)
 (***************************************************************************)
+Nobody == [step |-> 0, moved |-> <<>>, told |-> ""]
+Advertised(i) == [Nobody EXCEPT !.step = i]
+Told(i, b) == [Nobody EXCEPT !.step = i, !.told = b]
+
+\* Which neighbour asked for a task; b itself if it has begun here.
+Asker(b, task) ==
+  IF task.told = b THEN b
+  ELSE HopTo(b, IF task.moved = <<>> THEN Steps[task.step].client ELSE task.moved[1])
 
 \* Broker._ask: a neighbour does its part of a task, as a task of its own.  `asked` is a set of
 \* <<neighbour, message>>.
@@ -60,20 +82,16 @@ Ask(s, asked, task) ==
   IF asked = {} THEN s
   ELSE LET a == CHOOSE x \in asked : TRUE
            s1 == Put(s, {a[1]}, a[2])
-           s2 == IF task = <<>> THEN s1
+           s2 == IF task = Nobody THEN s1
                  ELSE [s1 EXCEPT !.waits = @ \cup {[from |-> a[1], part |-> a[2][6], task |-> task]}]
        IN  Ask(s2, asked \ {a}, task)
 
 \* Broker._apply: change the tables, and ask the neighbours for their part.
 ApplyAll(s, b, m) ==
   LET task == m[6]
-      Part(e) == IF task = <<>> THEN <<>> ELSE Append(task, e)
+      Part(e) == IF task = Nobody THEN Nobody ELSE [task EXCEPT !.moved = e]
       out == Apply(s, b, m, Part)
   IN  Ask(out.s, out.sent, task)
-
-\* Which neighbour asked for a task.
-Asker(b, task) ==
-  IF Len(task) = 1 THEN HopTo(b, Steps[task[1]].client) ELSE HopTo(b, task[2][1])
 
 (***************************************************************************)
 (* The engine at one broker.                                                *)
@@ -85,6 +103,10 @@ InitBroker(b) ==
    prt |-> Known(b, Subs, Ads),
    refused |-> FALSE,
    waits |-> {},     \* parts of tasks that neighbours were asked for and have not answered
+   held |-> <<>>,    \* steps and operations that wait for the reader's decision
+   read |-> "none",  \* how far the reader is here
+   found |-> "",     \* what it has found here
+   votes |-> {},     \* neighbours whose votes on it are outstanding
    got |-> <<>>,     \* what its clients get in this step
    o |-> [n \in Nbr[b] |-> <<>>]]
 
@@ -95,11 +117,18 @@ First(set) == IF "order" \in Rules THEN CHOOSE i \in set : \A j \in set : i <= j
 
 RECURSIVE CarryOn(_, _), Finished(_, _, _), Complete(_, _, _, _), Handle(_, _, _)
 
-\* STx._finish and STx._acknowledge.
+\* STx._settle: let it go, and say so to those behind.
+Settle(s, b) == Put([s EXCEPT !.st = "settled"], Around(b) \ {Up(b)}, <<"settled">>)
+
+\* STx._acknowledge: tx.outside counts the tasks that have begun here.
 Acknowledge(s, b) ==
-  IF s.awaited # {} \/ s.acked \/ s.st \notin {"aborted", "finished"} THEN s
+  IF \/ s.awaited # {} \/ s.acked \/ s.st \notin {"aborted", "finished"}
+     \/ "outside" \in Rules /\ \E w \in s.waits : w.task.told = b
+  THEN s
   ELSE LET s1 == [s EXCEPT !.acked = TRUE] IN
-       IF b = Edge THEN s1 ELSE Put(s1, {Up(b)}, <<"decided">>)
+       IF b # Edge THEN Put(s1, {Up(b)}, <<"decided">>)
+       ELSE IF s.st = "aborted" THEN s1
+       ELSE Settle(s1, b)
 
 Finish(s, b) ==
   IF s.st # "committed" \/ s.handled # All THEN s
@@ -111,14 +140,28 @@ Complete(s, b, i, src) ==
       s2 == Put(s1, Around(b) \ {src}, <<"complete", i>>)
   IN  CarryOn(s2, b)
 
-\* Broker._finished.
+\* Broker._finished, and STx.completed where it began.
 Finished(s, b, task) ==
-  IF task = <<>> \/ \E w \in s.waits : w.task = task THEN s
-  ELSE IF Asker(b, task) = b THEN Complete(s, b, task[1], b)
-  ELSE Put(s, {Asker(b, task)}, <<"done", task>>)
+  IF task = Nobody \/ ("nested" \in Rules /\ \E w \in s.waits : w.task = task) THEN s
+  ELSE IF Asker(b, task) # b THEN Put(s, {Asker(b, task)}, <<"done", task>>)
+  ELSE IF task.told = b THEN Acknowledge(s, b)
+  ELSE Complete(s, b, task.step, b)
+
+\* Broker._done.
+Done(s, b, src, part) ==
+  LET mine == {w \in s.waits : w.from = src /\ w.part = part}
+      s1 == [s EXCEPT !.waits = @ \ mine]
+  IN  IF mine = {} \/ ("nested" \notin Rules /\ Asker(b, part) # b) THEN s1
+      ELSE Finished(s1, b, (CHOOSE w \in mine : TRUE).task)
+
+\* DTx.holds: who has voted for a reader keeps what it has read; what comes behind queues.
+Waits(s) == s.read \in {"prepared", "yes"} \/ s.held # <<>>
 
 \* A plain operation, an (un-)advertisement of a step, or what that has triggered.
 Operate(s, b, m) == Finished(ApplyAll(s, b, m), b, m[6])
+
+\* Broker._operate.
+Receives(s, b, m) == IF Waits(s) THEN [s EXCEPT !.held = Append(@, m)] ELSE Operate(s, b, m)
 
 \* Routing.apply_here: as a neighbour's operation, but those around do alike.
 ApplyHere(s, b, i) ==
@@ -127,15 +170,15 @@ ApplyHere(s, b, i) ==
       n == IF \/ src = b
               \/ \E a \in s.srt : HopTo(b, a[1]) # src
            THEN step.n ELSE 0
-      out == ApplySub(s, b, Op(step.kind, step.client, n, step.drop, <<>>))
+      out == ApplySub(s, b, Op(step.kind, step.client, n, step.drop, Told(i, b)))
       others == {f \in out.sent : f[1] \notin Span}
       to(h) == {f[2] : f \in {g \in out.sent : g[1] = h}}
       stored(h) == \E m \in to(h) : m[4] # 0
       gone(h) == (IF "drops follow" \in Rules THEN UNION {m[5] : m \in to(h)} ELSE {})
                  \cup (IF "own follows" \in Rules /\ step.n # 0 /\ ~stored(h) THEN {step.n} ELSE {})
-      drops == {<<h, Op("usub", step.client, 0, gone(h), <<>>)>> :
+      drops == {<<h, Op("usub", step.client, 0, gone(h), Told(i, b))>> :
                   h \in {x \in Around(b) \ {src} : gone(x) # {}}}
-  IN  Ask(out.s, others \cup drops, <<>>)
+  IN  Ask(out.s, others \cup drops, Told(i, b))
 
 \* STx._publish: to the broker's own clients, and to brokers outside the span.
 Deliver(s, b, i, within) ==
@@ -144,17 +187,23 @@ Deliver(s, b, i, within) ==
       s1 == [s EXCEPT !.got = @ \o <<[step |-> i, to |-> mine]>>]
   IN  Put(s1, (hops \cap Nbr[b]) \ within, <<"pub", i>>)
 
+\* STx.resume.
+Resume(s, b, i) ==
+  LET step == Steps[i] IN
+  IF step.kind \in Subscribing
+  THEN ApplyHere([s EXCEPT !.handled = @ \cup {i}], b, i)
+  ELSE Operate(s, b, Op(step.kind, step.client, step.n, step.drop, Advertised(i)))
+
 Handle(s, b, i) ==
   LET step == Steps[i]
       s1 == [s EXCEPT !.started = @ \cup {i}]
-      here == Home[step.client] = b
+      s2 == IF step.kind \in Advertising /\ "complete" \notin Rules
+            THEN [s1 EXCEPT !.handled = @ \cup {i}] ELSE s1
   IN  IF step.kind = "pub"
       THEN Deliver([s1 EXCEPT !.handled = @ \cup {i}], b, i, Span)
-      ELSE IF step.kind \in {"sub", "usub"}
-      THEN ApplyHere([s1 EXCEPT !.handled = @ \cup {i}], b, i)
-      ELSE LET s2 == IF "complete" \in Rules THEN s1 ELSE [s1 EXCEPT !.handled = @ \cup {i}]
-           IN  IF ~here THEN s2
-               ELSE Operate(s2, b, Op(step.kind, step.client, step.n, step.drop, <<i>>))
+      ELSE IF step.kind \in Advertising /\ Home[step.client] # b THEN s2
+      ELSE IF Waits(s2) THEN [s2 EXCEPT !.held = Append(@, <<"step", i>>)]
+      ELSE Resume(s2, b, i)
 
 \* STx._carry_on: the lowest first, as the plan's order has it.
 CarryOn(s, b) ==
@@ -178,11 +227,66 @@ Admitted(s, b, src, edge, ok) ==
               /\ IF ok THEN s1.unanswered = {} \/ "all answer" \notin Rules ELSE "refuse" \in Rules
            THEN Spread(s1, b, ok) ELSE s1
 
-\* STx._plan, with the answer of this edge broker.
-Plan(s, b, src, ok) ==
-  LET s1 == Put([s EXCEPT !.st = "planned", !.unanswered = Edges, !.refused = ~ok],
+\* STx._plan, with the answer of this edge broker: STx._check_free asks who holds.
+Plan(s, b, src, willing) ==
+  LET ok == willing /\ ~Waits(s)
+      s1 == Put([s EXCEPT !.st = "planned", !.unanswered = Edges,
+                          !.refused = b \in Edges /\ ~ok],
                 Around(b) \ {src}, <<"plan">>)
   IN  IF b \in Edges THEN Admitted(s1, b, b, b, ok) ELSE s1
+
+(***************************************************************************)
+(* The reader: every broker votes, and the one where it began decides.      *)
+(***************************************************************************)
+After(table, kinds) == Effect(table, Steps, kinds)
+
+\* What a reader finds at b, of the whole transaction.
+Finds(s, b) ==
+  LET now == <<s.srt, s.prt>>
+      before == <<Ads, Known(b, Subs, Ads)>>
+      after == <<After(Ads, Advertising),
+                 Known(b, After(Subs, Subscribing), After(Ads, Advertising))>>
+  IN  CASE before = after -> "" [] now = before -> "before" [] now = after -> "after"
+        [] OTHER -> "part"
+
+\* STx.undecided: admitted here, or decided and perhaps not carried out everywhere.
+Undecided(s, b) ==
+  \/ s.st = "planned" /\ b \in Edges /\ ~s.refused
+  \/ s.st = "committed"
+  \/ s.st = "finished" /\ "settled" \in Rules
+
+RECURSIVE Release(_, _, _)
+\* Broker.release.
+Release(s, b, queue) ==
+  IF queue = <<>> THEN s
+  ELSE LET m == Head(queue)
+           s1 == IF m[1] = "op" THEN Operate(s, b, m) ELSE CarryOn(Resume(s, b, m[2]), b)
+       IN  Release(s1, b, Tail(queue))
+
+Decide(s, b, src, ok) ==
+  LET s1 == Put([s EXCEPT !.read = IF ok THEN "admitted" ELSE "refused", !.held = <<>>,
+                          !.votes = {}],
+                Nbr[b] \ {src}, <<"decide reader", ok>>)
+  IN  Release(s1, b, s.held)
+
+\* A no at once, a yes when all behind have said so.
+Answer(s, b, start) ==
+  IF s.read = "prepared" /\ s.votes # {} THEN s
+  ELSE LET yes == s.read = "prepared" IN
+       IF b = start THEN Decide(s, b, b, yes)
+       ELSE Put([s EXCEPT !.read = IF yes THEN "yes" ELSE "no"], {Hops[b][start]},
+                <<"vote", start, yes>>)
+
+Read(s, b, src, start) ==
+  LET others == Nbr[b] \ {src}
+      s1 == Put([s EXCEPT !.found = Finds(s, b), !.votes = others,
+                          !.read = IF Undecided(s, b) THEN "no" ELSE "prepared"],
+                others, <<"read", start>>)
+  IN  Answer(s1, b, start)
+
+Vote(s, b, src, start, yes) ==
+  IF s.read # "prepared" THEN s
+  ELSE Answer([s EXCEPT !.votes = @ \ {src}, !.read = IF yes THEN @ ELSE "no"], b, start)
 
 Answers(b) == IF b \in Refusing THEN {TRUE, FALSE} ELSE {TRUE}
 
@@ -192,12 +296,13 @@ Take(s, b, src, m, ok) ==
     [] m[1] = "decide"   -> Spread(s, b, m[2])
     [] m[1] = "complete" -> Complete(s, b, m[2], src)
     [] m[1] = "decided"  -> Acknowledge([s EXCEPT !.awaited = @ \ {src}], b)
-    [] m[1] = "op"       -> Operate(s, b, m)
-    [] m[1] = "done"     -> LET mine == {w \in s.waits : w.from = src /\ w.part = m[2]}
-                            IN  IF mine = {} THEN s
-                                ELSE Finished([s EXCEPT !.waits = @ \ mine], b,
-                                              (CHOOSE w \in mine : TRUE).task)
+    [] m[1] = "settled"  -> Settle(s, b)
+    [] m[1] = "op"       -> Receives(s, b, m)
+    [] m[1] = "done"     -> Done(s, b, src, m[2])
     [] m[1] = "pub"      -> Deliver(s, b, m[2], {src})
+    [] m[1] = "read"     -> Read(s, b, src, m[2])
+    [] m[1] = "vote"     -> Vote(s, b, src, m[2], m[3])
+    [] m[1] = "decide reader" -> Decide(s, b, src, m[2])
 
 (***************************************************************************)
 (* Behaviours.                                                              *)
@@ -215,40 +320,52 @@ Init ==
   /\ net = [l \in Links |-> <<>>]
   /\ inbox = [c \in Clients |-> <<>>]
   /\ plain = 0
+  /\ reader = ""
 
 Receive(c, b) ==
   /\ <<c, b>> \in Links /\ net[<<c, b>>] # <<>>
   /\ LET m == Head(net[<<c, b>>]) IN
      \E ok \in (IF m[1] = "plan" THEN Answers(b) ELSE {TRUE}) :
         Step(b, Take(brk[b], b, c, m, ok), [net EXCEPT ![<<c, b>>] = Tail(@)])
-  /\ UNCHANGED plain
+  /\ UNCHANGED <<plain, reader>>
 
 Submit ==
   /\ brk[Edge].st = "none"
   /\ \E ok \in Answers(Edge) : Step(Edge, Plan(brk[Edge], Edge, Edge, ok), net)
-  /\ UNCHANGED plain
+  /\ UNCHANGED <<plain, reader>>
 
 SayPlain ==
   /\ plain < Len(Plain)
   /\ plain' = plain + 1
   /\ LET p == Plain[plain + 1]
          b == Home[p.client]
-     IN  Step(b, Operate(brk[b], b, Op(p.kind, p.client, p.n, p.drop, <<>>)), net)
+     IN  Step(b, Receives(brk[b], b, Op(p.kind, p.client, p.n, p.drop, Nobody)), net)
+  /\ UNCHANGED reader
+
+BeginReader(b) ==
+  /\ reader = "" /\ b \in Readers
+  /\ reader' = b
+  /\ Step(b, Read(brk[b], b, b, b), net)
+  /\ UNCHANGED plain
 
 \* Only without the rule "owner": a broker that has waited long enough aborts on its own.
 GiveUp(b) ==
   /\ "owner" \notin Rules /\ brk[b].st = "planned"
   /\ Step(b, Spread(brk[b], b, FALSE), net)
-  /\ UNCHANGED plain
+  /\ UNCHANGED <<plain, reader>>
 
-Next == Submit \/ SayPlain \/ (\E l \in Links : Receive(l[1], l[2])) \/ \E b \in Brokers : GiveUp(b)
+Next ==
+  \/ Submit
+  \/ SayPlain
+  \/ \E l \in Links : Receive(l[1], l[2])
+  \/ \E b \in Brokers : BeginReader(b) \/ GiveUp(b)
+
 Spec == Init /\ [][Next]_vars
 
 (***************************************************************************)
 (* What must hold.                                                          *)
 (***************************************************************************)
-Decided(b) == brk[b].st \in {"committed", "finished", "aborted"}
-IsCommitted(b) == brk[b].st \in {"committed", "finished"}
+IsCommitted(b) == brk[b].st \in {"committed", "finished", "settled"}
 
 OneOutcome == \A b, c \in Span : ~(IsCommitted(b) /\ brk[c].st = "aborted")
 
@@ -260,15 +377,38 @@ Quiet == \A l \in Links : net[l] = <<>>
 Said == (IF IsCommitted(Edge) THEN Steps ELSE <<>>)
 Live(table, kinds) == Effect(Effect(table, Said, kinds), SubSeq(Plain, 1, plain), kinds)
 
-\* At rest the tables are what the live operations make them (proofs/oracle.py).
-Converged ==
-  Quiet => LET ads == Live(Ads, Advertising)
-               subs == Live(Subs, Subscribing)
-           IN  \A b \in Brokers : brk[b].srt = ads /\ brk[b].prt = Known(b, subs, ads)
+TablesAreRight ==
+  LET ads == Live(Ads, Advertising)
+      subs == Live(Subs, Subscribing)
+  IN  \A b \in Brokers : brk[b].srt = ads /\ brk[b].prt = Known(b, subs, ads)
 
-\* At rest all is decided and done.
-AtRest == Quiet => \A b \in Span : brk[b].st \in {"none", "aborted", "finished"} /\
-                     (brk[b].st # "none" => brk[b].acked /\ brk[b].waits = {})
+\* At rest the tables are what the live operations make them (proofs/oracle.py).
+Converged == Quiet => TablesAreRight
+
+\* When somebody lets go, nothing of the transaction waits or is on its way, inside the span or
+\* outside, and all tables are right as far as no plain operation is on its way.
+Everywhere ==
+  (\E b \in Span : brk[b].st = "settled") =>
+    LET moving == UNION {{net[l][i] : i \in 1..Len(net[l])} : l \in Links}
+        ops == {m \in moving : m[1] = "op"}
+    IN  /\ \A b \in Span : brk[b].handled = All
+        /\ \A b \in Brokers : brk[b].held = <<>>
+        /\ \A m \in ops : m[6] = Nobody
+        /\ ops = {} => TablesAreRight
+
+\* Nobody whom all brokers have admitted has found the transaction in one place and not in another.
+NotInPart ==
+  (\E b \in Brokers : brk[b].read = "admitted") =>
+    LET found == {brk[b].found : b \in Brokers} \ {""}
+    IN  found \in {{}, {"before"}, {"after"}}
+
+\* At rest all is decided, done and let go.
+AtRest ==
+  Quiet =>
+    /\ \A b \in Span : brk[b].st \in {"none", "aborted", "settled"}
+    /\ \A b \in Span : brk[b].st # "none" => brk[b].acked
+    /\ \A b \in Brokers : brk[b].waits = {} /\ brk[b].held = <<>>
+    /\ \A b \in Brokers : brk[b].read \in {"none", "admitted", "refused"}
 
 Count(q, x) == Cardinality({i \in 1..Len(q) : q[i] = x})
 

@@ -6,6 +6,7 @@ EXTENDS STx
 MCNbr == Chain4
 MCClients == {"P", "Q", "X", "Z"}
 MCCoord == "Q"
+MCReaders == DOMAIN Chain4
 MCRefusing == {"B1"}
 MCHome == [P |-> "B1", Q |-> "B2", X |-> "B3", Z |-> "B4"]
 MCSubs == {<<"X", 1>>, <<"Z", 1>>}

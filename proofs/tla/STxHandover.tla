@@ -5,6 +5,7 @@ EXTENDS STx
 MCNbr == Star4
 MCClients == {"E", "D", "A", "Y"}
 MCCoord == "E"
+MCReaders == {}
 MCRefusing == {"B2"}
 MCHome == [E |-> "B1", D |-> "B2", A |-> "B3", Y |-> "B4"]
 MCSubs == {<<"D", 1>>}

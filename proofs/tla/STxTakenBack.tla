@@ -6,6 +6,7 @@ EXTENDS STx
 MCNbr == Chain3
 MCClients == {"X", "C", "Z", "Y"}
 MCCoord == "C"
+MCReaders == {}
 MCRefusing == {}
 MCExpected == Empty
 MCHome == [X |-> "B1", C |-> "B2", Z |-> "B3", Y |-> "B1"]
