@@ -51,7 +51,13 @@ S_TX: Final = Specification(
     ),
 )
 
-SPECIFICATIONS: Final = (D_TX, S_TX)
+D_TX_NI: Final = Specification(
+    "DTxNI",
+    "Nbr Clients Home Coord Subs Ads InTx Plain Holding",
+    ("Undone", "Converged", "NoGhost"),
+)
+
+SPECIFICATIONS: Final = (D_TX, S_TX, D_TX_NI)
 
 
 class Model(NamedTuple):
@@ -135,4 +141,14 @@ MODELS: Final = (
         "nested: NotInPart",
         "settled: NotInPart",
     ),
+    *_controls(
+        D_TX_NI,
+        "DTxNISubscribe",
+        "backwards: NoGhost",
+        "what changed: Undone",
+        "reserved: Converged",
+        "not begun: NoGhost",
+    ),
+    *_controls(D_TX_NI, "DTxNICrossing"),
+    *_controls(D_TX_NI, "DTxNIAdvertise", "in flight: Converged"),
 )

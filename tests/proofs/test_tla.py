@@ -39,7 +39,7 @@ def tlc_or_skip() -> None:
 def test_an_action_and_its_functions_are_there(spec: str, action: str, code: str) -> None:
     assert re.search(rf"^{action}(\(.*\))? ==", MODULES[spec], re.MULTILINE)
     for name in re.findall(r"`([\w.]+)`", code):
-        module, path = re.split(r"\.(?=[A-Z])", name, maxsplit=1)
+        module, path = re.split(r"\.(?=[A-Z]|\w+$)", name, maxsplit=1)
         found = reduce(getattr, path.split("."), importlib.import_module(module))
         assert callable(found)
 
