@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 from proofs.models import MODELS, Model
 from proofs.models import run as run_model
+from proofs.tlc import Checked
 
-#: Runs of the simulator whose traces are validated; odd ones conflict.
+#: Runs of the simulator whose traces are validated; odd ones of D-TX conflict, and every third of
+#: S-TX is refused.
 TRACE_SEEDS: Final = (1, 2, 3, 4)
 
 #: The run of which corrupted traces are made.
@@ -75,25 +78,27 @@ def _model(model: Model) -> Claim:
 
 
 def _traces() -> list[Claim]:
-    from proofs.traces import Recorded, corruptions, log, record, validate
+    from proofs import static_traces, traces
 
-    def finder(run: Recorded, lines: list[str]) -> Callable[[], tuple[str, int]]:
+    def finder(validated: Callable[[], tuple[bool, Checked]]) -> Callable[[], tuple[str, int]]:
         def find() -> tuple[str, int]:
-            accepted, checked = validate(run, lines)
+            accepted, checked = validated()
             return ("accepted" if accepted else "rejected"), checked.distinct
 
         return find
 
     listed: list[Claim] = []
-    for seed in TRACE_SEEDS:
-        run = record(seed)
-        lines = log(run)
-        what = f"D-TX run {seed}, {len(lines)} messages"
-        listed.append(Claim("trace", what, "accepted", finder(run, lines)))
-        if seed == CORRUPTED_SEED:
-            for name, wrong in corruptions(lines).items():
-                what = f"D-TX run {seed} with {name}"
-                listed.append(Claim("trace", what, "rejected", finder(run, wrong)))
+    for engine, of in (("D-TX", traces), ("S-TX", static_traces)):
+        for seed in TRACE_SEEDS:
+            run = of.record(seed)
+            lines = of.log(run)
+            what = f"{engine} run {seed}, {len(lines)} messages"
+            find = finder(partial(of.validate, run, lines))
+            listed.append(Claim("trace", what, "accepted", find))
+            for name, wrong in of.corruptions(lines).items() if seed == CORRUPTED_SEED else ():
+                what = f"{engine} run {seed} with {name}"
+                find = finder(partial(of.validate, run, wrong))
+                listed.append(Claim("trace", what, "rejected", find))
     return listed
 
 

@@ -74,12 +74,13 @@ class World:
         *,
         factories: Mapping[str, EngineFactory] | None = None,
         trace: bool = True,
+        broker: type[Broker] = Broker,
     ) -> None:
         made = all_engines() if factories is None else factories
         self.sim = Simulator(
             {broker: list(tree[broker]) for broker in sorted(tree)},
             choose,
-            broker=lambda name, others: Broker(name, others, engines=made, trace=trace),
+            broker=lambda name, others: broker(name, others, engines=made, trace=trace),
         )
         self.oracle = Oracle(tree)
         #: What clients were told, for checkers.

@@ -63,16 +63,16 @@ All == 1..Len(Steps)
 
 (***************************************************************************)
 (* Tasks (overlay/broker.py): the (un-)advertisement of a step; an entry    *)
-(* that it has set in motion (moved); what a broker has told others of a    *)
-(* step that it has carried out by itself (told).                           *)
+(* that it has set in motion at some broker (moved, by); what a broker has  *)
+(* told others of a step that it has carried out by itself (by).            *)
 (***************************************************************************)
-Nobody == [step |-> 0, moved |-> <<>>, told |-> ""]
+Nobody == [step |-> 0, moved |-> <<>>, by |-> ""]
 Advertised(i) == [Nobody EXCEPT !.step = i]
-Told(i, b) == [Nobody EXCEPT !.step = i, !.told = b]
+Told(i, b) == [Nobody EXCEPT !.step = i, !.by = b]
 
 \* Which neighbour asked for a task; b itself if it has begun here.
 Asker(b, task) ==
-  IF task.told = b THEN b
+  IF task.by = b THEN b
   ELSE HopTo(b, IF task.moved = <<>> THEN Steps[task.step].client ELSE task.moved[1])
 
 \* Broker._ask: a neighbour does its part of a task, as a task of its own.  `asked` is a set of
@@ -89,7 +89,7 @@ Ask(s, asked, task) ==
 \* Broker._apply: change the tables, and ask the neighbours for their part.
 ApplyAll(s, b, m) ==
   LET task == m[6]
-      Part(e) == IF task = Nobody THEN Nobody ELSE [task EXCEPT !.moved = e]
+      Part(e) == IF task = Nobody THEN Nobody ELSE [task EXCEPT !.moved = e, !.by = b]
       out == Apply(s, b, m, Part)
   IN  Ask(out.s, out.sent, task)
 
@@ -123,7 +123,7 @@ Settle(s, b) == Put([s EXCEPT !.st = "settled"], Around(b) \ {Up(b)}, <<"settled
 \* STx._acknowledge: tx.outside counts the tasks that have begun here.
 Acknowledge(s, b) ==
   IF \/ s.awaited # {} \/ s.acked \/ s.st \notin {"aborted", "finished"}
-     \/ "outside" \in Rules /\ \E w \in s.waits : w.task.told = b
+     \/ "outside" \in Rules /\ \E w \in s.waits : w.task.by = b
   THEN s
   ELSE LET s1 == [s EXCEPT !.acked = TRUE] IN
        IF b # Edge THEN Put(s1, {Up(b)}, <<"decided">>)
@@ -144,7 +144,7 @@ Complete(s, b, i, src) ==
 Finished(s, b, task) ==
   IF task = Nobody \/ ("nested" \in Rules /\ \E w \in s.waits : w.task = task) THEN s
   ELSE IF Asker(b, task) # b THEN Put(s, {Asker(b, task)}, <<"done", task>>)
-  ELSE IF task.told = b THEN Acknowledge(s, b)
+  ELSE IF task.by = b THEN Acknowledge(s, b)
   ELSE Complete(s, b, task.step, b)
 
 \* Broker._done.

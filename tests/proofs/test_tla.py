@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from padres_tx.java import NoJava
+from proofs import static_traces
 from proofs.models import MODELS, SPECIFICATIONS, Model, run
 from proofs.scenarios import SCENARIOS
 from proofs.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, understand
@@ -94,8 +95,20 @@ def test_a_run_of_the_real_engine_is_a_behaviour_of_the_specification() -> None:
     assert not validate(real, wrong)[0]
 
 
+def test_a_run_of_the_real_s_tx_is_a_behaviour_of_the_specification() -> None:
+    tlc_or_skip()
+    real = static_traces.record(2)
+    lines = static_traces.log(real)
+    assert static_traces.validate(real, lines)[0]
+    wrong = static_traces.corruptions(lines)["a Settled before Decided"]
+    assert not static_traces.validate(real, wrong)[0]
+    real.last["B4"][1].pop()
+    assert not static_traces.validate(real, lines)[0]
+
+
 def test_a_trace_does_not_depend_on_anything_but_its_seed() -> None:
     assert log(record(3)) == log(record(3))
+    assert static_traces.log(static_traces.record(2)) == static_traces.log(static_traces.record(2))
 
 
 def test_what_tlc_cannot_check_is_an_error() -> None:
