@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from padres_tx.engines.s_tx import STx
 from padres_tx.java import NoJava
 from proofs import static_traces
 from proofs.models import MODELS, SPECIFICATIONS, Model, run
@@ -104,6 +105,21 @@ def test_a_run_of_the_real_s_tx_is_a_behaviour_of_the_specification() -> None:
     assert not static_traces.validate(real, wrong)[0]
     real.last["B4"][1].pop()
     assert not static_traces.validate(real, lines)[0]
+
+
+class Hasty(STx):
+    """Says that all is done when it is done in the span."""
+
+    def _acknowledge(self, tx, now):
+        tx.outside = 0
+        return super()._acknowledge(tx, now)
+
+
+@pytest.mark.parametrize(("engine", "is_right"), [(STx, True), (Hasty, False)])
+def test_a_trace_shows_whether_s_tx_waits_for_those_outside_its_span(engine, is_right) -> None:
+    tlc_or_skip()
+    run = static_traces.record(4, engine)
+    assert static_traces.validate(run, static_traces.log(run))[0] == is_right
 
 
 def test_a_trace_does_not_depend_on_anything_but_its_seed() -> None:
