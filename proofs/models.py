@@ -24,7 +24,7 @@ class Specification(NamedTuple):
 
 D_TX: Final = Specification(
     "DTx",
-    "Nbr Txs Edge Age Ops DoomAt Pubs Plains From Reach Touch",
+    "Nbr Txs Edge Age Ops DoomAt Pubs Home Reach Plains From Touch Cause Takes Leaves",
     (
         "OneOutcome",
         "SnapshotAgree",
@@ -112,6 +112,10 @@ MODELS: Final = (
     ),
     *_controls(D_TX, "DTxEvents", "stamp: OneSide", "stamp: Forwards", "forget: OneSide"),
     *_controls(D_TX, "DTxPlain", "since: Serializable", "hold: Serializable"),
+    *_controls(D_TX, "DTxHalf", "under way: Serializable"),
+    *_controls(D_TX, "DTxLeave", "meets held: Serializable", "held from: Serializable"),
+    *_controls(D_TX, "DTxAttract"),
+    *_controls(D_TX, "DTxFork"),
     *_controls(
         D_TX,
         "DTxDispatch",

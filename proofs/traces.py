@@ -1,20 +1,23 @@
 """Runs of the real D-TX in the simulator, handed to TLC as behaviours of the specification.
 
-What is recorded is every message that one broker takes from another about a D-TX transaction, in
-the order of the run, and every Begin. TLC is asked whether `DTx.tla` has a behaviour in which just
-these messages are taken in just this order, and at whose end all brokers are at rest. What a trace
-does not show may happen in between: what a broker does of itself, and the moment at which it takes
-a client's next operation, Finish or Commit.
+What is recorded is every message that one broker takes from another, and of what clients say every
+Begin and every plain operation and publication, in the order of the run. TLC is asked whether
+`DTx.tla` has a behaviour in which just these messages are taken in just this order, with these
+stamps and votes, and at whose end all brokers are at rest. What a trace does not show may happen in
+between: what a broker does of itself, and the moment at which it takes a client's next operation,
+Finish or Commit.
 
 What the specification leaves open is taken from the run: where each operation went, what triggered
 it (from the records), and which footprints conflict at which broker (from the engine itself). So
-the votes are checked against the real conflicts. Plain publications and operations are not in
-these traces; the model alone covers them.
+the votes are checked against the real conflicts. The plain operations of these runs are
+subscriptions; what advertisements trigger, and clients that leave, are in the models alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,10 +26,12 @@ import networkx as nx
 from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
-from overlay.messages import Hop, Kind, is_client
+from overlay.messages import AnyMessage, Done, Hop, Kind, Leave, Operation, Pub, is_client
+from overlay.notation import format_filter
+from overlay.routing import Outcome
 from overlay.simulator import Tape
 from overlay.trace import Record
-from padres_tx.conflicts import Footprint
+from padres_tx.conflicts import Footprint, of_applied
 from padres_tx.dynamic import Tx
 from padres_tx.dynamic_wire import (
     Acked,
@@ -48,7 +53,7 @@ from proofs.world import World, all_engines
 
 
 class Taken(NamedTuple):
-    """A broker has taken a message from a hop, a neighbour or (Begin only) a client."""
+    """A broker has taken a message from a hop: a neighbour or, if that begins there, a client."""
 
     source: str
     dest: str
@@ -64,12 +69,32 @@ class Recorded:
         self.records: list[Record] = []
         self.footprints: dict[tuple[str, TxID], Footprint] = {}
         self.ages: dict[TxID, int] = {}
+        #: By broker, what each plain operation has read and written there.
+        self.plain: dict[str, dict[str, Footprint]] = {}
 
 
 def watched(run: Recorded) -> Callable[[Broker], DTx]:
     """The engine D-TX, unchanged, that notes down what it takes in."""
 
     class Watched(DTx):
+        def __init__(self, broker: Broker) -> None:
+            super().__init__(broker)
+            take = broker.receive
+
+            def receive(source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+                if isinstance(message, (Operation, Pub, Done)):
+                    run.taken.append(Taken(source, broker.name, message))
+                return take(source, message, now)
+
+            # Plain messages do not come to an engine.
+            vars(broker)["receive"] = receive
+
+        def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+            assert isinstance(message, Operation) and outcome is not None
+            of_this = run.plain.setdefault(plain_name(message), {})
+            of_this[self.broker.name] = of_applied(message, outcome)
+            super().passed(source, message, outcome)
+
         def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
             message = codec.decode(body)
             if not is_client(source) or isinstance(message, Begin):
@@ -84,10 +109,18 @@ def watched(run: Recorded) -> Callable[[Broker], DTx]:
     return Watched
 
 
+def plain_name(operation: Operation) -> str:
+    """A plain operation, by what its client says; no client of these runs says a thing twice."""
+    return f"{operation.client} {operation.kind} {format_filter(operation.filter)}"
+
+
 # --- the runs ---
 
 P: Final = Filter(cls="p")
 X: Final = Filter(cls="p", x=1)
+
+#: Clients speak plainly within the first part of a run, which takes some 80 ms of virtual time.
+SPAN_MS: Final = 60
 
 
 def record(seed: int) -> Recorded:
@@ -95,11 +128,14 @@ def record(seed: int) -> Recorded:
 
     B1-B2-B3. E at B1 has D at B2 hand its events to A at B3; F at B3 begins to advertise what D
     waits for, and publishes: with odd seeds what the first one hands over, so that they conflict.
+    Meanwhile G at B3 subscribes plainly, to all that with odd seeds and otherwise to something
+    else that E advertises, and E publishes plainly.
     """
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3"])
     run = Recorded(tree)
-    world = World(tree, Tape(seed=seed).choose, factories={**all_engines(), "d-tx": watched(run)})
-    for client, edge in (("A", "B3"), ("D", "B2"), ("E", "B1"), ("F", "B3")):
+    tape = Tape(seed=seed)
+    world = World(tree, tape.choose, factories={**all_engines(), "d-tx": watched(run)})
+    for client, edge in (("A", "B3"), ("D", "B2"), ("E", "B1"), ("F", "B3"), ("G", "B3")):
         world.join(client, edge)
     told, asked, q = Filter(cls="told"), Filter(cls="asked"), Filter(cls="q")
     held: list[tuple[str, Kind, Filter]] = [
@@ -114,6 +150,8 @@ def record(seed: int) -> Recorded:
     for client, kind, filter in held:
         world.plain(client, kind, filter)
         world.sim.run()
+    run.taken.clear()
+    run.plain.clear()
     world.reactions["D"] = lambda point: [
         Step("D", "tcm", point={"cls": "asked"}),
         Step("D", "usub", X),
@@ -127,6 +165,15 @@ def record(seed: int) -> Recorded:
     name = "p" if seed % 2 else "q"
     advertise = Step("F", "adv", Filter(cls=name))
     world.begin("d-tx", "F", [advertise, Step("F", "pub", point={"cls": name})])
+
+    def subscribe() -> None:
+        world.plain("G", "sub", P if seed % 2 else told)
+
+    def publish(x: int) -> None:
+        world.publish("E", {"cls": "p", "x": x})
+
+    for said in (subscribe, partial(publish, 1), partial(publish, 2)):
+        world.sim.at(0.001 * tape.choose(SPAN_MS), said)
     world.sim.run()
     run.records = [record for record in world.sim.records if record.engine == "d-tx"]
     return run
@@ -172,40 +219,72 @@ class Operations:
             for broker in visits:
                 read, wrote = touched(broker) if broker not in done else (set(), set())
                 done.add(broker)
-                keys.append(f"{broker} |-> [r |-> {_set(read)}, w |-> {_set(wrote)}]")
+                keys.append(f"{broker} |-> {_touch(read, wrote)}")
             lines.append(f'Op("{kind}", "{by}", {of}, [{", ".join(keys)}])')
         return "<< " + ",\n     ".join(lines) + " >>"
 
 
+class Names:
+    """What transactions, plain operations and plain publications are called in TLA+."""
+
+    def __init__(self, run: Recorded) -> None:
+        self.txs = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
+        #: With the edge broker of who says it.
+        self.plains: dict[str, tuple[str, str]] = {}
+        self.pubs: dict[tuple[str, int], tuple[int, str]] = {}
+        #: Where each publication came to.
+        self.reached: dict[tuple[str, int], set[str]] = {}
+        for source, dest, message in run.taken:
+            if isinstance(message, Operation):
+                if is_client(Hop(source)):
+                    self.plains[plain_name(message)] = f"p{len(self.plains) + 1}", dest
+            elif isinstance(message, Pub):
+                key = message.client, message.seq
+                self.pubs.setdefault(key, (len(self.pubs) + 1, dest))
+                self.reached.setdefault(key, set()).add(dest)
+
+
 def module(run: Recorded, lines: Sequence[str]) -> str:
     """The module `Trace`: the specification with what the run leaves it, and the log."""
-    names = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
+    known = Names(run)
+    names = known.txs
     by_age = sorted(run.ages, key=lambda tx: (run.ages[tx], tx))
     edges = {t.message.tx: t.dest for t in run.taken if isinstance(t.message, Begin)}
     doomed = {t.message.tx for t in run.taken if isinstance(t.message, Doom)}
 
-    def touched(tx: TxID) -> Callable[[str], tuple[set[str], set[str]]]:
-        def at(broker: str) -> tuple[set[str], set[str]]:
-            mine = run.footprints[broker, tx]
-            others = [other for other in names if other != tx]
-            read = {
-                f"{names[tx]} reads {names[other]}"
-                for other in others
-                if mine.reads_what(run.footprints[broker, other])
-            }
-            wrote = {
-                f"{names[other]} reads {names[tx]}"
-                for other in others
-                if run.footprints[broker, other].reads_what(mine)
-            }
-            return read, wrote
+    def at_broker(broker: str) -> dict[str, Footprint]:
+        """All footprints there, by whose they are."""
+        txs = {name: run.footprints[broker, tx] for tx, name in names.items()}
+        plains = {
+            known.plains[plain][0]: where[broker]
+            for plain, where in run.plain.items()
+            if broker in where
+        }
+        return {**txs, **plains}
 
-        return at
+    def touched(name: str, broker: str) -> tuple[set[str], set[str]]:
+        """A key for each pair of which one reads what the other writes."""
+        all_there = at_broker(broker)
+        mine = all_there.pop(name)
+        read = {f"{name} reads {o}" for o, its in all_there.items() if mine.reads_what(its)}
+        wrote = {f"{o} reads {name}" for o, its in all_there.items() if its.reads_what(mine)}
+        return read, wrote
+
+    def keys(name: str, brokers: Iterable[str]) -> str:
+        each = (f"{broker} |-> {_touch(*touched(name, broker))}" for broker in brokers)
+        return "[" + ", ".join(each) + "]"
 
     def each(value: Callable[[TxID], str]) -> str:
         return "[" + ",\n   ".join(f"{names[tx]} |-> {value(tx)}" for tx in sorted(names)) + "]"
 
     operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    froms = dict(known.plains.values())
+    reads = {
+        known.plains[plain][0]: keys(known.plains[plain][0], sorted(where))
+        for plain, where in run.plain.items()
+    }
+    homes = {str(number): edge for number, edge in known.pubs.values()}
+    reached = {str(known.pubs[key][0]): _set(where) for key, where in known.reached.items()}
     neighbours = ", ".join(f"{broker} |-> {_set(run.tree[broker])}" for broker in sorted(run.tree))
     return f"""---- MODULE Trace ----
 EXTENDS DTxTrace
@@ -213,13 +292,17 @@ MCNbr == [{neighbours}]
 MCTxs == {_set(names.values())}
 MCEdge == {each(lambda tx: f'"{edges[tx]}"')}
 MCAge == {each(lambda tx: str(by_age.index(tx)))}
-MCOps == {each(lambda tx: operations[tx].text(touched(tx)))}
+MCOps == {each(lambda tx: operations[tx].text(partial(touched, names[tx])))}
 MCDoomAt == {each(lambda tx: "DOMAIN MCNbr" if tx in doomed else "{}")}
-MCPubs == {{}}
-MCPlains == {{}}
-MCFrom == Empty
-MCReach == Empty
-MCTouch == Empty
+MCPubs == {{{", ".join(homes)}}}
+MCHome == {_function({pub: f'"{edge}"' for pub, edge in homes.items()})}
+MCReach == {_function(reached)}
+MCPlains == {_set(froms)}
+MCFrom == {_function({f'"{plain}"': f'"{edge}"' for plain, edge in froms.items()})}
+MCTouch == {_function({f'"{plain}"': text for plain, text in reads.items()})}
+MCCause == [p \\in MCPlains |-> p]
+MCTakes == {{}}
+MCLeaves == {{}}
 MCLog == << {", ".join(lines)} >>
 ====
 """
@@ -227,8 +310,11 @@ MCLog == << {", ".join(lines)} >>
 
 def log(run: Recorded) -> list[str]:
     """What was taken, in its order, as TLA+."""
-    names = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
+    known = Names(run)
+    names = known.txs
     operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    #: Which plain operation a broker has asked a neighbour for, by the number of the request.
+    asked_plainly: dict[tuple[str, str, int], str] = {}
     #: Which operation a broker has asked a neighbour for, by the number of the request.
     asked: dict[tuple[str, str, TxID, int], int] = {}
     lines: list[str] = []
@@ -237,6 +323,22 @@ def log(run: Recorded) -> list[str]:
             case Begin(tx):
                 lines.append(f'<<"begin", "{names[tx]}">>')
                 continue
+            case Operation(req):
+                name = known.plains[plain_name(message)][0]
+                if is_client(Hop(source)):
+                    lines.append(f'<<"say", "{name}">>')
+                    continue
+                asked_plainly[source, dest, req] = name
+                text = f'"plain", "{name}"'
+            case Done(req):
+                text = f'"done", "{asked_plainly[dest, source, req]}"'
+            case Pub(client, seq):
+                number = known.pubs[client, seq][0]
+                if is_client(Hop(source)):
+                    lines.append(f'<<"emit", {number}>>')
+                    continue
+                stamp = _set(names[tx] for tx in message.hidden)
+                text = f'"pub", {number}, {stamp}'
             case Init(tx, _, undecided):
                 text = f'"init", "{names[tx]}", {_set(names[other] for other in undecided)}'
             case Op(tx, req, operation, pub):
@@ -266,6 +368,14 @@ def log(run: Recorded) -> list[str]:
                 raise NotImplementedError(f"{message} is not in the specification")
         lines.append(f'<<"{source}", "{dest}", <<{text}>>>>')
     return lines
+
+
+def _touch(read: Iterable[str], wrote: Iterable[str]) -> str:
+    return f"[r |-> {_set(read)}, w |-> {_set(wrote)}]"
+
+
+def _function(values: Mapping[str, str]) -> str:
+    return " @@ ".join(f"{at} :> {value}" for at, value in sorted(values.items())) or "Empty"
 
 
 def _set(names: Iterable[str]) -> str:
@@ -299,4 +409,12 @@ def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
     swapped = list(lines)
     swapped[before], swapped[prepare] = lines[prepare], lines[before]
     wrong["a Prepare that overtakes"] = swapped
+    pub = next(at for at, line in enumerate(lines) if '"pub"' in line)
+    bare = re.sub(r"\{.*\}", "{}", lines[pub])
+    wrong["a publication without its stamp"] = [*lines[:pub], bare, *lines[pub + 1 :]]
+    done = [at for at, line in enumerate(lines) if '"done"' in line]
+    said = next(at for at, line in enumerate(lines) if '"say"' in line)
+    early = list(lines)
+    early.insert(said + 1, early.pop(done[-1]))
+    wrong["a plain operation acknowledged too early"] = early
     return wrong

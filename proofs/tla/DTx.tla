@@ -13,6 +13,15 @@
 (* commute (proofs/convergence.py), so only reads against writes order      *)
 (* transactions.                                                            *)
 (*                                                                          *)
+(* A plain operation is acknowledged as overlay/broker.py does it, nested:  *)
+(* a broker keeps as under way what it has carried out until all behind it  *)
+(* have.  Of what is read, instances say what is so in the tables (Spread): *)
+(* - Who finds what p has added reads it on the whole way to where p comes  *)
+(*   from, and who does not yet find gone what p takes away does: it is     *)
+(*   towards there that publications and subscriptions go.                  *)
+(* - Where p reads what a transaction writes, that one reads what p writes: *)
+(*   a subscription looks for advertisements, and these for subscriptions.  *)
+(*                                                                          *)
 (* Not here: crashes of brokers, fences, retries.  A deadline, a client     *)
 (* that leaves and an error are all a Doom, which may come at any moment.   *)
 (***************************************************************************)
@@ -26,21 +35,30 @@ CONSTANTS
   Ops,     \* [Txs -> Seq(Operations)], see below
   DoomAt,  \* [Txs -> SUBSET Brokers]: where it may turn out that it cannot be carried out
   Pubs,    \* plain publications: numbers, said by each client in this order
+  Home,    \* [Pubs -> Brokers]: the edge broker of its publisher
+  Reach,   \* [Pubs -> SUBSET Brokers]: where it goes
   Plains,  \* plain routing operations
-  From,    \* [Pubs \cup Plains -> Brokers]: the edge broker of who says it
-  Reach,   \* [Pubs \cup Plains -> SUBSET Brokers]: where it goes
-  Touch,   \* [Plains -> [r, w: SUBSET Keys]], at every broker that it visits
+  From,    \* [Plains -> Brokers]: the edge broker of who says it, or where it is triggered
+  Touch,   \* [Plains -> [SUBSET Brokers -> [r, w: SUBSET Keys]]]: where it goes, and what it touches
+  Cause,   \* [Plains -> Plains]: itself, or the one that triggers it
+  Takes,   \* those that take something out of the tables
+  Leaves,  \* those that nobody acknowledges: a client has left
   Rules    \* AllRules, or fewer in a negative control
 
-(* An operation is [kind, by, of, keys].  It sets out from the broker `by`  *)
+(* An operation is [kind, by, of, keys, on].  It sets out from the broker `by`  *)
 (* and visits DOMAIN keys, keys[b] = [r, w] being what it touches at b.     *)
 (*   of = 0: an operation of the coordinator;                               *)
 (*   of = k, a "tcm": of a client at `by` that acts on that tcm;            *)
 (*   of = k, an "adv": triggered at the broker `by` by that advertisement.  *)
 (* kind is "tcm", "adv" (also un-advertising) or "op"; only the first two   *)
 (* are acknowledged.  Numbers follow the order of the transaction.          *)
+(*   on = {}: it visits all of them;                                        *)
+(*   on = {p}, an "op": it goes on from a broker only if it finds there     *)
+(*     what the plain operation p has added, or not yet taken away: a       *)
+(*     publication towards a subscription, that towards an advertisement.   *)
 
-Op(kind, by, of, keys) == [kind |-> kind, by |-> by, of |-> of, keys |-> keys]
+Op(kind, by, of, keys) == [kind |-> kind, by |-> by, of |-> of, keys |-> keys, on |-> {}]
+Towards(p, by, of, keys) == [Op("op", by, of, keys) EXCEPT !.on = {p}]
 On(where, r, w) == [b \in where |-> [r |-> r, w |-> w]]
 
 AllRules == {
@@ -55,6 +73,9 @@ AllRules == {
   "die",        \* who meets an older one gives up
   "owner",      \* only the coordinator's edge broker decides
   "hold",       \* a plain operation waits for the prepared ones it conflicts with
+  "under way",  \* who has read a plain operation that is not done behind a broker loses there
+  "meets held", \* who conflicts with one that waits at a broker loses there
+  "held from",  \* a neighbour's yes is a no if what it sent before waits here, and conflicts
   "forget",     \* old versions stay until all brokers have the decision, and all here see it
   "stamp" }     \* a publication is stamped with what is undecided at its edge
 
@@ -63,10 +84,11 @@ VARIABLES
   net,    \* net[<<b, c>>]: what is on its way from b to c
   plain,  \* plain[b]: the plain operations that b has carried out
   held,   \* held[b]: those that wait there, in their order
+  under,  \* under[b][p]: <<q, n>>: n has not acknowledged q, which is p or triggered here by p
   after,  \* history: after[b][p] is what p found committed at b
   got     \* history: got[p] are the versions of the tables that p was routed on
 
-vars == <<tx, net, plain, held, after, got>>
+vars == <<tx, net, plain, held, under, after, got>>
 
 Brokers == DOMAIN Nbr
 Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
@@ -82,8 +104,6 @@ Numbers(t) == 1..Len(Ops[t])
 Visits == [t \in Txs |-> [b \in Brokers |-> {i \in Numbers(t) : b \in DOMAIN Ops[t][i].keys}]]
 Visited == [t \in Txs |-> {b \in Brokers : Visits[t][b] # {}}]
 Touched(t, b, S, f) == UNION {Ops[t][i].keys[b][f] : i \in S \cap Visits[t][b]}
-Reads == [t \in Txs |-> [b \in Brokers |-> Touched(t, b, Numbers(t), "r")]]
-Writes == [t \in Txs |-> [b \in Brokers |-> Touched(t, b, Numbers(t), "w")]]
 
 Range(q) == {q[i] : i \in 1..Len(q)}
 
@@ -93,7 +113,7 @@ Range(q) == {q[i] : i \in 1..Len(q)}
 Unknown == [st |-> "none",      \* then active, preparing; committed, gone; aborted, dead
             snap |-> {},        \* what it sees; kept as history
             base |-> {},        \* history: the plain operations that it has found here
-            log |-> <<>>,       \* its operations, as they were handled here
+            log |-> <<>>,       \* its operations, as they were handled here; kept as history
             open |-> {},        \* <<i, n>>: n has not acknowledged i; n = b: a client here has not
             awaited |-> {},     \* neighbours whose vote or acknowledgement is outstanding
             verdict |-> "?", voted |-> FALSE, doomed |-> FALSE, forgotten |-> FALSE]
@@ -121,14 +141,14 @@ Fold(f) ==
      IF /\ f[t].st = "committed"
         /\ "forget" \in Rules =>
              f[t].forgotten /\ \A u \in Txs : Is(f[u]) => t \in f[u].snap
-     THEN [f[t] EXCEPT !.st = "gone", !.log = <<>>] ELSE f[t]]
+     THEN [f[t] EXCEPT !.st = "gone"] ELSE f[t]]
 
 Sent(b, rest, Out(_)) == [l \in Links |-> IF l[1] = b THEN rest[l] \o Out(l[2]) ELSE rest[l]]
 
 Step(b, t, r, rest, Out(_)) ==
   /\ tx' = [tx EXCEPT ![b] = Fold([@ EXCEPT ![t] = r])]
   /\ net' = Sent(b, rest, Out)
-  /\ UNCHANGED <<plain, held, after, got>>
+  /\ UNCHANGED <<plain, held, under, after, got>>
 
 If(c, m) == IF c THEN <<m>> ELSE <<>>
 
@@ -143,8 +163,11 @@ Start(b, t, undecided, rest) ==
 (***************************************************************************)
 (* Operations (Dynamic.carry_out, _publish, _finish, _acked).               *)
 (***************************************************************************)
+Finds(b, p) == IF p \in Takes THEN p \notin plain[b] ELSE p \in plain[b]
 Ahead(b, t, i) ==
-  LET op == Ops[t][i] IN {n \in Nbr[b] \cap DOMAIN op.keys : b = op.by \/ n # To(b, op.by)}
+  LET op == Ops[t][i] IN
+  {n \in Nbr[b] \cap DOMAIN op.keys : /\ b = op.by \/ n # To(b, op.by)
+                                      /\ \A p \in op.on : Finds(b, p)}
 
 Triggered(b, t, i) ==
   IF Ops[t][i].kind # "adv" THEN {} ELSE {j \in Numbers(t) : Ops[t][j].of = i /\ Ops[t][j].by = b}
@@ -211,6 +234,8 @@ Commit(t) ==
   /\ \A i \in Frame(t, 0, b) : Done(b, t, i)
   /\ Prepare(b, t, net)
 
+Conflicts(b, p, t) == Touch[p][b].r \cap W(b, t) # {} \/ Touch[p][b].w \cap R(b, t) # {}
+
 Judge(b, t) ==
   LET r == R(b, t)
       w == W(b, t)
@@ -220,9 +245,10 @@ Judge(b, t) ==
       ELSE IF /\ "outside" \in Rules
               /\ \E u \in Marked(b) \ tx[b][t].snap : r \cap W(b, u) # {} THEN "no"
       ELSE IF /\ "since" \in Rules
-              /\ \E p \in plain[b] \ tx[b][t].base : r \cap Touch[p].w # {} THEN "no"
-      ELSE IF \E p \in Range(held[b]) : \/ r \cap Touch[p].w # {}
-                                        \/ w \cap Touch[p].r # {} THEN "no"
+              /\ \E p \in plain[b] \ tx[b][t].base : r \cap Touch[p][b].w # {} THEN "no"
+      ELSE IF /\ "under way" \in Rules
+              /\ \E p \in Plains : under[b][p] # {} /\ r \cap Touch[p][b].w # {} THEN "no"
+      ELSE IF "meets held" \in Rules /\ \E p \in Range(held[b]) : Conflicts(b, p, t) THEN "no"
       ELSE IF "die" \in Rules /\ \E u \in against : Older(u, t) THEN "no"
       ELSE IF against = {} THEN "yes" ELSE "?"
 
@@ -234,10 +260,15 @@ Look(b, t) ==
   /\ CanLook(b, t)
   /\ Step(b, t, [tx[b][t] EXCEPT !.verdict = Judge(b, t)], net, Out)
 
+\* DTx._vote: what the neighbour had sent before it voted is seen there, and not here.
+HeldFrom(b, t, c) ==
+  "held from" \in Rules /\ \E p \in Range(held[b]) : To(b, From[p]) = c /\ Conflicts(b, p, t)
+
 Vote(b, t, c, answer, rest) ==
-  LET Out(n) == <<>> IN
-  Step(b, t, [tx[b][t] EXCEPT !.awaited = @ \ {c}, !.verdict = IF answer = "no" THEN "no" ELSE @],
-       rest, Out)
+  LET lost == answer = "no" \/ HeldFrom(b, t, c)
+      Out(n) == <<>>
+  IN  Step(b, t, [tx[b][t] EXCEPT !.awaited = @ \ {c}, !.verdict = IF lost THEN "no" ELSE @],
+           rest, Out)
 
 (***************************************************************************)
 (* The decision (Dynamic._spread, _decided, _acknowledge, _forget).         *)
@@ -293,31 +324,49 @@ Doom(b, t) == /\ b \in DoomAt[t] /\ Is(tx[b][t]) /\ ~tx[b][t].doomed
 (***************************************************************************)
 (* Plain publications and operations (Broker, DTx.holds, Broker.release).   *)
 (***************************************************************************)
-Onward(b, p, src) == {n \in Nbr[b] \ {src} : n \in Reach[p]}
-
 Publish(b, p, hidden, src, rest) ==
-  LET Out(n) == If(n \in Onward(b, p, src), <<"pub", p, hidden>>) IN
+  LET Out(n) == If(n \in (Nbr[b] \cap Reach[p]) \ {src}, <<"pub", p, hidden>>) IN
   /\ got' = [got EXCEPT ![p] = @ \cup {View(b, hidden)}]
   /\ net' = Sent(b, rest, Out)
-  /\ UNCHANGED <<tx, plain, held, after>>
+  /\ UNCHANGED <<tx, plain, held, under, after>>
 
-Conflicts(b, p, t) == Touch[p].r \cap W(b, t) # {} \/ Touch[p].w \cap R(b, t) # {}
 Holds(b, p) == "hold" \in Rules /\ \E t \in Preparing(b) : Conflicts(b, p, t)
 
+Onward(b, p) == {n \in Nbr[b] \ {To(b, From[p])} : n \in DOMAIN Touch[p]}
+Brings(b, p) == {q \in Plains \ {p} : Cause[q] = p /\ From[q] = b}
+Answers(p) == Cause[p] \notin Leaves
+RECURSIVE Listed(_)
+Listed(S) == IF S = {} THEN <<>> ELSE LET q == CHOOSE x \in S : TRUE IN <<q>> \o Listed(S \ {q})
+
+\* Broker._apply, Broker._ask: change the tables, and ask the neighbours for their part.
 CarryOut(b, p, queue, rest) ==
-  LET Out(n) == If(n \in Onward(b, p, To(b, From[p])), <<"plain", p>>) IN
-  /\ plain' = [plain EXCEPT ![b] = @ \cup {p}]
-  /\ after' = [after EXCEPT ![b][p] = View(b, {})]
-  /\ held' = [held EXCEPT ![b] = queue]
-  /\ net' = Sent(b, rest, Out)
-  /\ UNCHANGED <<tx, got>>
+  LET asked == {<<q, n>> \in ({p} \cup Brings(b, p)) \X Nbr[b] : n \in Onward(b, q)}
+      Also(n) == LET to == Listed({q \in Brings(b, p) : n \in Onward(b, q)})
+                 IN  [k \in 1..Len(to) |-> <<"plain", to[k]>>]
+      Out(n) == If(n \in Onward(b, p), <<"plain", p>>) \o Also(n)
+                \o If(asked = {} /\ Answers(p) /\ b # From[p] /\ n = To(b, From[p]), <<"done", p>>)
+  IN  /\ plain' = [plain EXCEPT ![b] = @ \cup {p}]
+      /\ after' = [after EXCEPT ![b][p] = View(b, {})]
+      /\ held' = [held EXCEPT ![b] = queue]
+      /\ under' = [under EXCEPT ![b][p] = IF Answers(p) THEN asked ELSE {}]
+      /\ net' = Sent(b, rest, Out)
+      /\ UNCHANGED <<tx, got>>
 
 Plain(b, p, rest) ==
   IF held[b] # <<>> \/ Holds(b, p)
   THEN /\ held' = [held EXCEPT ![b] = Append(@, p)]
        /\ net' = rest
-       /\ UNCHANGED <<tx, plain, after, got>>
+       /\ UNCHANGED <<tx, plain, under, after, got>>
   ELSE CarryOut(b, p, <<>>, rest)
+
+\* Broker._done: c and all behind it have done their part of q.
+Behind(b, q, c, rest) ==
+  LET p == IF From[q] = b THEN Cause[q] ELSE q
+      left == under[b][p] \ {<<q, c>>}
+      Out(n) == If(left = {} /\ b # From[p] /\ n = To(b, From[p]), <<"done", p>>)
+  IN  /\ under' = [under EXCEPT ![b][p] = left]
+      /\ net' = Sent(b, rest, Out)
+      /\ UNCHANGED <<tx, plain, held, after, got>>
 
 CanRelease(b) == held[b] # <<>> /\ ~Holds(b, Head(held[b]))
 Release(b) == CanRelease(b) /\ CarryOut(b, Head(held[b]), Tail(held[b]), net)
@@ -329,21 +378,23 @@ Begin(t) ==
   /\ tx[Edge[t]][t].st = "none"
   /\ Start(Edge[t], t, IF "undecided" \in Rules THEN Undecided(Edge[t]) ELSE {}, net)
 
-Said(p) == p \in plain[From[p]] \/ p \in Range(held[From[p]])
+Emit(p) ==
+  LET b == Home[p] IN
+  /\ got[p] = {}
+  /\ \A q \in Pubs : q < p /\ Home[q] = b => got[q] # {}
+  /\ Publish(b, p, IF "stamp" \in Rules THEN Undecided(b) ELSE {}, b, net)
 
 Say(p) ==
   LET b == From[p] IN
-  IF p \in Plains THEN ~Said(p) /\ Plain(b, p, net)
-  ELSE /\ got[p] = {}
-       /\ \A q \in Pubs : q < p /\ From[q] = b => got[q] # {}
-       /\ Publish(b, p, IF "stamp" \in Rules THEN Undecided(b) ELSE {}, b, net)
+  /\ Cause[p] = p /\ p \notin plain[b] \cup Range(held[b])
+  /\ Plain(b, p, net)
 
-Ignore(rest) == net' = rest /\ UNCHANGED <<tx, plain, held, after, got>>
+Ignore(rest) == net' = rest /\ UNCHANGED <<tx, plain, held, under, after, got>>
 
 \* Dynamic.receive: broker b takes message m from its neighbour c.
 Take(b, c, m, rest) ==
   LET t == m[2]
-      opened == m[1] \notin {"pub", "plain"} /\ Is(tx[b][t])
+      opened == m[1] \notin {"pub", "plain", "done"} /\ Is(tx[b][t])
   IN  CASE m[1] = "init"    -> Start(b, t, m[3], rest)
         [] m[1] = "op"      -> IF opened THEN Handle(b, t, m[3], rest) ELSE Ignore(rest)
         [] m[1] = "acked"   -> IF opened THEN Answered(b, t, m[3], c, rest) ELSE Ignore(rest)
@@ -356,6 +407,7 @@ Take(b, c, m, rest) ==
         [] m[1] = "forget"  -> Forget(b, t, rest)
         [] m[1] = "pub"     -> Publish(b, t, m[3], c, rest)
         [] m[1] = "plain"   -> Plain(b, t, rest)
+        [] m[1] = "done"    -> Behind(b, t, c, rest)
 
 Omit(q, i) == SubSeq(q, 1, i - 1) \o SubSeq(q, i + 1, Len(q))
 
@@ -376,13 +428,15 @@ Client == \/ \E t \in Txs : \/ Begin(t) \/ Commit(t)
                             \/ \E i \in Numbers(t) : Issue(t, i)
                             \/ \E b \in Brokers : \/ Doom(b, t)
                                                   \/ \E k \in Numbers(t) : Finish(b, t, k)
-          \/ \E p \in Pubs \cup Plains : Say(p)
+          \/ \E p \in Pubs : Emit(p)
+          \/ \E p \in Plains : Say(p)
 
 Init ==
   /\ tx = [b \in Brokers |-> [t \in Txs |-> Unknown]]
   /\ net = [l \in Links |-> <<>>]
   /\ plain = [b \in Brokers |-> {}]
   /\ held = [b \in Brokers |-> <<>>]
+  /\ under = [b \in Brokers |-> [p \in Plains |-> {}]]
   /\ after = [b \in Brokers |-> [p \in Plains |-> {}]]
   /\ got = [p \in Pubs |-> {}]
 
@@ -414,45 +468,58 @@ InOrderEverywhere ==
 \* Who votes or has decided for it has handled all that comes here.
 Complete ==
   \A b \in Brokers, t \in Txs :
-    tx[b][t].st \in {"preparing", "committed"} => Visits[t][b] \subseteq Range(tx[b][t].log)
+    tx[b][t].st \in {"preparing", "committed"} =>
+      {i \in Visits[t][b] : Ops[t][i].on = {}} \subseteq Range(tx[b][t].log)
 
 \* A plain publication is routed on one version all along its way ...
 OneSide == \A p \in Pubs : Cardinality(got[p]) <= 1
 \* ... and one that follows it from the same place never on an older one.
 Forwards ==
-  \A p, q \in Pubs : p < q /\ From[p] = From[q] => \A v \in got[p], w \in got[q] : v \subseteq w
+  \A p, q \in Pubs : p < q /\ Home[p] = Home[q] => \A v \in got[p], w \in got[q] : v \subseteq w
 
-\* Who must come before whom, by what each has read.  A plain operation is one event at each broker
-\* that it comes to, <<p, b>>, as it counts when it arrives; these follow each other along its way.
+\* Who must come before whom, by what each has read.  A plain operation is one unit, with all that
+\* it triggers, wherever it comes to.  Two plain operations are not compared: they converge.
 Sees(t) == tx[Edge[t]][t].snap
 TxPrecedes(t, u) ==
-  \E b \in Brokers : \/ Reads[u][b] \cap Writes[t][b] # {} /\ t \in Sees(u)
-                     \/ Reads[t][b] \cap Writes[u][b] # {} /\ u \notin Sees(t)
-PlainPrecedes(p, b, t) == \/ Touch[p].w \cap Reads[t][b] # {} /\ p \in tx[b][t].base
-                          \/ Touch[p].r \cap Writes[t][b] # {} /\ t \notin after[b][p]
-PrecedesPlain(t, p, b) == \/ Touch[p].w \cap Reads[t][b] # {} /\ p \notin tx[b][t].base
-                          \/ Touch[p].r \cap Writes[t][b] # {} /\ t \in after[b][p]
-\* A transaction is <<t>> here.
+  \E b \in Brokers : \/ R(b, u) \cap W(b, t) # {} /\ t \in Sees(u)
+                     \/ R(b, t) \cap W(b, u) # {} /\ u \notin Sees(t)
+Visit(p) == {<<q, b>> \in Plains \X Brokers : Cause[q] = p /\ b \in DOMAIN Touch[q]}
+PlainPrecedes(p, t) ==
+  \E <<q, b>> \in Visit(p) :
+     \/ Touch[q][b].w \cap R(b, t) # {} /\ q \in tx[b][t].base
+     \/ Touch[q][b].r \cap W(b, t) # {} /\ q \in plain[b] /\ t \notin after[b][q]
+PrecedesPlain(t, p) ==
+  \E <<q, b>> \in Visit(p) :
+     \/ Touch[q][b].w \cap R(b, t) # {} /\ q \notin tx[b][t].base
+     \/ Touch[q][b].r \cap W(b, t) # {} /\ q \in plain[b] /\ t \in after[b][q]
 Precedes(x, y) ==
-  CASE Len(x) = 1 /\ Len(y) = 1 -> TxPrecedes(x[1], y[1])
-    [] Len(x) = 2 /\ Len(y) = 1 -> PlainPrecedes(x[1], x[2], y[1])
-    [] Len(x) = 1 /\ Len(y) = 2 -> PrecedesPlain(x[1], y[1], y[2])
-    [] OTHER -> x[1] = y[1] /\ x[2] # y[2] /\ x[2] \in Path(Hops, y[2], From[y[1]])
+  CASE x \in Txs /\ y \in Txs -> TxPrecedes(x, y)
+    [] x \in Plains /\ y \in Txs -> PlainPrecedes(x, y)
+    [] x \in Txs /\ y \in Plains -> PrecedesPlain(x, y)
+    [] OTHER -> FALSE
+
+ReadAt(t, p) == {b \in DOMAIN Touch[p] : Touched(t, b, Numbers(t), "r") \cap Touch[p][b].w # {}}
+WrittenAt(t, p) == {b \in DOMAIN Touch[p] : Touched(t, b, Numbers(t), "w") \cap Touch[p][b].r # {}}
+Spread ==
+  \A t \in Txs, p \in Plains :
+    /\ WrittenAt(t, p) \subseteq ReadAt(t, p)
+    /\ \A b \in ReadAt(t, p) : Path(Hops, b, From[p]) \cap DOMAIN Touch[p] \subseteq ReadAt(t, p)
 
 RECURSIVE Orderable(_)
 Orderable(S) == S = {} \/ \E first \in S : /\ \A x \in S \ {first} : ~Precedes(x, first)
                                            /\ Orderable(S \ {first})
 
 Serializable ==
-  LET done == {<<t>> : t \in {u \in Txs : \E b \in Brokers : Committed(b, u)}}
-              \cup {e \in Plains \X Brokers : e[1] \in plain[e[2]]}
+  LET done == {t \in Txs : \E b \in Brokers : Committed(b, t)}
+              \cup {p \in Plains : Cause[p] = p /\ \E b \in Brokers : p \in plain[b]}
   IN  Cardinality(done) > 1 => Orderable(done)
 
 \* When nothing more can happen, nothing is left that waits: no deadlock, no old version, no mark.
 Over ==
   /\ \A b \in Brokers : held[b] = <<>> /\ \A t \in Txs : tx[b][t].st \in {"gone", "dead"}
   /\ \A p \in Pubs : got[p] # {}
-  /\ \A p \in Plains : \A b \in Reach[p] : p \in plain[b]
+  /\ \A p \in Plains : \A b \in DOMAIN Touch[p] : p \in plain[b]
+  /\ \A b \in Brokers, p \in Plains : under[b][p] = {}
 AtRest == (\A l \in Links : net[l] = <<>>) => Over \/ ENABLED Next
 
 \* With fairness: it comes to that.

@@ -13,8 +13,12 @@ MCOps == [t1 |-> << Op("adv", "B2", 0, On({"B1", "B2", "B3", "B4"}, {"subs"}, {"
           t2 |-> << Op("op", "B4", 0, On({"B4"}, {"advs"}, {"subs"})) >>]
 MCDoomAt == [t \in MCTxs |-> {}]
 MCPubs == {}
+MCHome == Empty
+MCReach == Empty
 MCPlains == {}
 MCFrom == Empty
-MCReach == Empty
 MCTouch == Empty
+MCCause == Empty
+MCTakes == {}
+MCLeaves == {}
 =============================================================================

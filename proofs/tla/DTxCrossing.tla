@@ -10,8 +10,12 @@ MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1", "B2"}, {"y"}, {"x"})) >>,
           t2 |-> << Op("op", "B3", 0, On({"B2", "B3"}, {}, {"z"})) >>]
 MCDoomAt == [t1 |-> {"B1", "B3"}, t2 |-> {}]
 MCPubs == {}
+MCHome == Empty
+MCReach == Empty
 MCPlains == {}
 MCFrom == Empty
-MCReach == Empty
 MCTouch == Empty
+MCCause == Empty
+MCTakes == {}
+MCLeaves == {}
 =============================================================================

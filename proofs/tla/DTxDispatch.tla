@@ -13,8 +13,12 @@ MCOps == [t1 |-> << Op("tcm", "B1", 0, On({"B1", "B2"}, {"d"}, {})),
                     Op("op", "B1", 0, On({"B1", "B2", "B3"}, {"x"}, {})) >>]
 MCDoomAt == [t1 |-> {"B1", "B2", "B3"}]
 MCPubs == {}
+MCHome == Empty
+MCReach == Empty
 MCPlains == {}
 MCFrom == Empty
-MCReach == Empty
 MCTouch == Empty
+MCCause == Empty
+MCTakes == {}
+MCLeaves == {}
 =============================================================================

@@ -12,8 +12,12 @@ MCOps == [t1 |-> << Op("op", "B1", 0, On({"B1"}, {"x"}, {})),
                     Op("op", "B3", 0, On({"B3", "B2"}, {}, {}) @@ On({"B1"}, {}, {"x"})) >>]
 MCDoomAt == [t \in MCTxs |-> {}]
 MCPubs == {}
+MCHome == Empty
+MCReach == Empty
 MCPlains == {}
 MCFrom == Empty
-MCReach == Empty
 MCTouch == Empty
+MCCause == Empty
+MCTakes == {}
+MCLeaves == {}
 =============================================================================

@@ -5,11 +5,13 @@
 (* whole log has been taken and all is over: NotAccepted fails when there   *)
 (* is one.                                                                  *)
 EXTENDS DTx
-CONSTANT Log   \* Seq of <<"begin", t>> and of <<from, to, message>>
+CONSTANT Log   \* Seq of <<"begin", t>>, <<"say", p>>, <<"emit", p>> and of <<from, to, message>>
 VARIABLE at    \* which entry of the log is the next
 
 Shown(e) ==
   IF e[1] = "begin" THEN Begin(e[2])
+  ELSE IF e[1] = "say" THEN Say(e[2])
+  ELSE IF e[1] = "emit" THEN Emit(e[2])
   ELSE /\ net[<<e[1], e[2]>>] # <<>>
        /\ Head(net[<<e[1], e[2]>>]) = e[3]
        /\ Receive(e[1], e[2])
