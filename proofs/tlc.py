@@ -27,7 +27,7 @@ from padres_tx.java import find_java
 #: Where the specifications are.
 TLA: Final = Path(__file__).parent / "tla"
 
-#: One model takes some seconds alone; this is for a machine that is very busy.
+#: One model takes seconds alone, or a minute; this is for a machine that is very busy.
 TIMEOUT_S: Final = 540.0
 
 #: Enough for some millions of states of the size of ours.

@@ -85,10 +85,11 @@ VARIABLES
   plain,  \* plain[b]: the plain operations that b has carried out
   held,   \* held[b]: those that wait there, in their order
   under,  \* under[b][p]: <<q, n>>: n has not acknowledged q, which is p or triggered here by p
+  due,    \* brokers that have to see in this step whether what waits there can go on
   after,  \* history: after[b][p] is what p found committed at b
   got     \* history: got[p] are the versions of the tables that p was routed on
 
-vars == <<tx, net, plain, held, under, after, got>>
+vars == <<tx, net, plain, held, under, due, after, got>>
 
 Brokers == DOMAIN Nbr
 Links == {<<b, c>> \in Brokers \X Brokers : c \in Nbr[b]}
@@ -145,10 +146,12 @@ Fold(f) ==
 
 Sent(b, rest, Out(_)) == [l \in Links |-> IF l[1] = b THEN rest[l] \o Out(l[2]) ELSE rest[l]]
 
-Step(b, t, r, rest, Out(_)) ==
+Change(b, t, r, rest, Out(_)) ==
   /\ tx' = [tx EXCEPT ![b] = Fold([@ EXCEPT ![t] = r])]
   /\ net' = Sent(b, rest, Out)
   /\ UNCHANGED <<plain, held, under, after, got>>
+
+Step(b, t, r, rest, Out(_)) == Change(b, t, r, rest, Out) /\ UNCHANGED due
 
 If(c, m) == IF c THEN <<m>> ELSE <<>>
 
@@ -279,7 +282,8 @@ Decide(b, t, committed, rest) ==
                             !.voted = FALSE, !.doomed = FALSE,
                             !.log = IF committed THEN @ ELSE <<>>]
       Out(n) == If(n \in Others(b, t), <<"decide", t, committed>>)
-  IN  Step(b, t, r, rest, Out)
+  IN  /\ Change(b, t, r, rest, Out)
+      /\ due' = IF held[b] = <<>> THEN due ELSE due \cup {b}
 
 CanAnswer(b, t) ==
   LET r == tx[b][t] IN
@@ -328,7 +332,7 @@ Publish(b, p, hidden, src, rest) ==
   LET Out(n) == If(n \in (Nbr[b] \cap Reach[p]) \ {src}, <<"pub", p, hidden>>) IN
   /\ got' = [got EXCEPT ![p] = @ \cup {View(b, hidden)}]
   /\ net' = Sent(b, rest, Out)
-  /\ UNCHANGED <<tx, plain, held, under, after>>
+  /\ UNCHANGED <<tx, plain, held, under, due, after>>
 
 Holds(b, p) == "hold" \in Rules /\ \E t \in Preparing(b) : Conflicts(b, p, t)
 
@@ -350,13 +354,13 @@ CarryOut(b, p, queue, rest) ==
       /\ held' = [held EXCEPT ![b] = queue]
       /\ under' = [under EXCEPT ![b][p] = IF Answers(p) THEN asked ELSE {}]
       /\ net' = Sent(b, rest, Out)
-      /\ UNCHANGED <<tx, got>>
+      /\ UNCHANGED <<tx, due, got>>
 
 Plain(b, p, rest) ==
   IF held[b] # <<>> \/ Holds(b, p)
   THEN /\ held' = [held EXCEPT ![b] = Append(@, p)]
        /\ net' = rest
-       /\ UNCHANGED <<tx, plain, under, after, got>>
+       /\ UNCHANGED <<tx, plain, under, due, after, got>>
   ELSE CarryOut(b, p, <<>>, rest)
 
 \* Broker._done: c and all behind it have done their part of q.
@@ -366,10 +370,13 @@ Behind(b, q, c, rest) ==
       Out(n) == If(left = {} /\ b # From[p] /\ n = To(b, From[p]), <<"done", p>>)
   IN  /\ under' = [under EXCEPT ![b][p] = left]
       /\ net' = Sent(b, rest, Out)
-      /\ UNCHANGED <<tx, plain, held, after, got>>
+      /\ UNCHANGED <<tx, plain, held, due, after, got>>
 
-CanRelease(b) == held[b] # <<>> /\ ~Holds(b, Head(held[b]))
-Release(b) == CanRelease(b) /\ CarryOut(b, Head(held[b]), Tail(held[b]), net)
+\* After a decision, and only then, what waits is carried out as far as it goes.
+Release(b) ==
+  IF held[b] # <<>> /\ ~Holds(b, Head(held[b]))
+  THEN CarryOut(b, Head(held[b]), Tail(held[b]), net)
+  ELSE due' = due \ {b} /\ UNCHANGED <<tx, net, plain, held, under, after, got>>
 
 (***************************************************************************)
 (* Behaviours.                                                              *)
@@ -389,7 +396,7 @@ Say(p) ==
   /\ Cause[p] = p /\ p \notin plain[b] \cup Range(held[b])
   /\ Plain(b, p, net)
 
-Ignore(rest) == net' = rest /\ UNCHANGED <<tx, plain, held, under, after, got>>
+Ignore(rest) == net' = rest /\ UNCHANGED <<tx, plain, held, under, due, after, got>>
 
 \* Dynamic.receive: broker b takes message m from its neighbour c.
 Take(b, c, m, rest) ==
@@ -417,11 +424,12 @@ Receive(c, b) ==
      Take(b, c, net[l][i], [net EXCEPT ![l] = Omit(@, i)])
 
 \* What a broker does of itself in the same step: what a decision sets free, then to say so.
-Freed(b) == CanRelease(b) \/ \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
-Busy == \E b \in Brokers : Freed(b) \/ \E t \in Txs : CanAcknowledge(b, t)
+Freed(b) == \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
+Busy == \E b \in Brokers : Freed(b) \/ b \in due \/ \E t \in Txs : CanAcknowledge(b, t)
 OfItself ==
   \E b \in Brokers :
-    IF Freed(b) THEN Release(b) \/ \E t \in Txs : Look(b, t) \/ Answer(b, t)
+    IF Freed(b) THEN \E t \in Txs : Look(b, t) \/ Answer(b, t)
+    ELSE IF b \in due THEN Release(b)
     ELSE \E t \in Txs : CanAcknowledge(b, t) /\ Acknowledge(b, t)
 
 Client == \/ \E t \in Txs : \/ Begin(t) \/ Commit(t)
@@ -437,6 +445,7 @@ Init ==
   /\ plain = [b \in Brokers |-> {}]
   /\ held = [b \in Brokers |-> <<>>]
   /\ under = [b \in Brokers |-> [p \in Plains |-> {}]]
+  /\ due = {}
   /\ after = [b \in Brokers |-> [p \in Plains |-> {}]]
   /\ got = [p \in Pubs |-> {}]
 

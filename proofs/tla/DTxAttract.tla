@@ -2,7 +2,8 @@
 (* A client at B1 advertises, plainly, and a subscription that has waited   *)
 (* at B2 follows: both are one.  That client publishes, in t1; t2           *)
 (* advertises what the same subscription waits for; and somebody else at B2 *)
-(* un-subscribes plainly from what t1 publishes.                            *)
+(* un-subscribes plainly from what t1 publishes.  Not Spread: at B1 t2 does *)
+(* not look for the advertisement, only for the subscription that follows.  *)
 EXTENDS DTx
 MCNbr == Chain2
 MCTxs == {"t1", "t2"}
@@ -24,5 +25,4 @@ MCTouch == [a |-> On({"B1"}, {"subs"}, {"a"}) @@ On({"B2"}, {"b", "subs"}, {"a"}
 MCCause == [a |-> "a", s |-> "a", u |-> "u"]
 MCTakes == {"u"}
 MCLeaves == {}
-ASSUME Spread
 =============================================================================

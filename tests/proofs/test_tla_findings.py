@@ -1,12 +1,22 @@
 """What TLC has found in the real engines stays found: each as runs of the simulator."""
 
+from collections import deque
+from functools import partial
+
 import networkx as nx
 import pytest
 
 from overlay.filters import Filter
+from overlay.messages import Hop
 from overlay.simulator import Tape
+from padres_tx.dynamic import Tx, Verdict
+from padres_tx.dynamic_wire import Vote
+from padres_tx.engines.d_tx import DTx
+from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import Step
-from proofs.world import World
+from proofs.checkers import check
+from proofs.history import History
+from proofs.world import World, all_engines
 
 
 def crossing(seed: int, *, taken_back: bool) -> World:
@@ -49,3 +59,57 @@ def test_s_tx_takes_back_what_it_stored_for_an_advertisement_that_is_gone() -> N
     """STxTakenBack without "own follows": B1 stores what B2 never sends, nor takes back."""
     for seed in range(100):
         crossing(seed, taken_back=True).check_at_rest()
+
+
+# --- a client that leaves, which nobody acknowledges ---
+
+
+class MeetsNobody(DTx):
+    """Without "meets held": it does not see what waits at its broker."""
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        held, self.broker._held = self.broker._held, deque()
+        try:
+            return super().judge(tx)
+        finally:
+            self.broker._held = held
+
+
+class TrustsVotes(DTx):
+    """Without "held from": a neighbour's yes counts, whatever it has sent before."""
+
+    def _vote(self, source: Hop, vote: Vote, now: float) -> list:
+        return TwoPhaseCommit._vote(self, source, vote, now)
+
+
+def leaving(engine: type[DTx], seed: int) -> list[str]:
+    """B1-B2-B3: L at B3 leaves, and from all sides somebody publishes what it subscribed to."""
+    tape = Tape(seed=seed)
+    factories = {**all_engines(), "d-tx": engine}
+    world = World(nx.path_graph(["B1", "B2", "B3"]), tape.choose, factories=factories)
+    for client, edge in (("L", "B3"), ("C", "B3"), ("Q", "B2"), ("S", "B1"), ("R", "B1")):
+        world.join(client, edge)
+    x = Filter(cls="x")
+    for client, kind in (*((client, "adv") for client in "CQR"), ("L", "sub"), ("S", "sub")):
+        world.plain(client, kind, x)
+        world.sim.run()
+
+    def publish(client: str) -> None:
+        world.begin("d-tx", client, [Step(client, "pub", point={"cls": "x"})])
+
+    for client in "QCR":
+        world.sim.at(0.001 * tape.choose(30), partial(publish, client))
+    world.sim.at(0.001 * tape.choose(30), partial(world.crash, "L"))
+    world.sim.run()
+    return [anomaly.kind for anomaly in check(History.from_simulator(world.sim, world.clients))]
+
+
+def test_nobody_reads_in_part_that_a_client_has_left() -> None:
+    for seed in range(40):
+        assert leaving(DTx, seed) == []
+
+
+@pytest.mark.parametrize(("engine", "seed"), [(MeetsNobody, 12), (TrustsVotes, 0)])
+def test_what_is_held_has_to_be_looked_at_for_that(engine: type[DTx], seed: int) -> None:
+    """DTxLeave without "meets held", and without "held from"."""
+    assert leaving(engine, seed) == ["cycle"]
