@@ -96,11 +96,11 @@ def _controls(spec: Specification, instance: str, *controls: str) -> Iterable[Mo
 
 
 MODELS: Final = (
-    *_controls(D_TX, "DTxAttract"),
     *_controls(D_TX, "DTxEvents", "stamp: OneSide", "stamp: Forwards", "forget: OneSide"),
     *_controls(D_TX, "DTxHalf", "under way: Serializable"),
     *_controls(D_TX, "DTxPlain", "since: Serializable", "hold: Serializable"),
     *_controls(D_TX, "DTxFork"),
+    *_controls(D_TX, "DTxAttract"),
     *_controls(
         D_TX,
         "DTxCrossing",

@@ -39,13 +39,13 @@ CONSTANTS
   Reach,   \* [Pubs -> SUBSET Brokers]: where it goes
   Plains,  \* plain routing operations
   From,    \* [Plains -> Brokers]: the edge broker of who says it, or where it is triggered
-  Touch,   \* [Plains -> [SUBSET Brokers -> [r, w: SUBSET Keys]]]: where it goes, and what it touches
+  Touch,   \* [Plains -> [brokers -> [r, w: SUBSET Keys]]]: where it goes, what it touches there
   Cause,   \* [Plains -> Plains]: itself, or the one that triggers it
   Takes,   \* those that take something out of the tables
   Leaves,  \* those that nobody acknowledges: a client has left
   Rules    \* AllRules, or fewer in a negative control
 
-(* An operation is [kind, by, of, keys, on].  It sets out from the broker `by`  *)
+(* An operation is [kind, by, of, keys, on].  It sets out from broker `by`  *)
 (* and visits DOMAIN keys, keys[b] = [r, w] being what it touches at b.     *)
 (*   of = 0: an operation of the coordinator;                               *)
 (*   of = k, a "tcm": of a client at `by` that acts on that tcm;            *)

@@ -1,9 +1,8 @@
 ---------------------------- MODULE DTxAttract -----------------------------
 (* A client at B1 advertises, plainly, and a subscription that has waited   *)
 (* at B2 follows: both are one.  That client publishes, in t1; t2           *)
-(* advertises what the same subscription waits for; and somebody else at B2 *)
-(* un-subscribes plainly from what t1 publishes.  Not Spread: at B1 t2 does *)
-(* not look for the advertisement, only for the subscription that follows.  *)
+(* advertises what the same subscription waits for.  Not Spread: at B1 t2   *)
+(* does not look for the advertisement, only for what follows it.           *)
 EXTENDS DTx
 MCNbr == Chain2
 MCTxs == {"t1", "t2"}
@@ -17,12 +16,11 @@ MCDoomAt == [t \in MCTxs |-> {}]
 MCPubs == {}
 MCHome == Empty
 MCReach == Empty
-MCPlains == {"a", "s", "u"}
-MCFrom == [a |-> "B1", s |-> "B2", u |-> "B2"]
+MCPlains == {"a", "s"}
+MCFrom == [a |-> "B1", s |-> "B2"]
 MCTouch == [a |-> On({"B1"}, {"subs"}, {"a"}) @@ On({"B2"}, {"b", "subs"}, {"a"}),
-            s |-> On({"B1"}, {"a", "b"}, {"subs"}),
-            u |-> On({"B1", "B2"}, {"b"}, {"subs"})]
-MCCause == [a |-> "a", s |-> "a", u |-> "u"]
-MCTakes == {"u"}
+            s |-> On({"B1"}, {"a", "b"}, {"subs"})]
+MCCause == [a |-> "a", s |-> "a"]
+MCTakes == {}
 MCLeaves == {}
 =============================================================================
