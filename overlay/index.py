@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from overlay.filters import Filter, Value
 from overlay.index_places import BOOLEAN_KEYS
 from overlay.index_tree import Node, Record
-from overlay.messages import Hop, Version
+
+if TYPE_CHECKING:
+    # Names only: who searches filters needs no codec.
+    from overlay.messages import Hop, Version
 
 
 class View(Protocol):

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -41,7 +41,9 @@ from overlay.index_places import (
     end_of,
     place_of,
 )
-from overlay.messages import Hop
+
+if TYPE_CHECKING:
+    from overlay.messages import Hop
 
 #: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
 LEAF_SIZE: Final = 8
