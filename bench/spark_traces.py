@@ -1,17 +1,20 @@
-"""Was the run correct? What brokers recorded, joined: the same rules as the checkers of histories.
+"""Was the run correct? What brokers recorded, judged by the same rules as histories are.
 
-Each function answers rows (run, kind, engine, tx); `tx` is the transaction, or where there is none
-the publication's name.
+Each verdict is a row (run, kind, engine, tx); `tx` is the transaction, or where there is none the
+publication's or the broker's name.
 
     order      at some broker an operation was handled before one that comes first (Section 3.2)
     partial    a transaction's publication was delivered without, or before, its commit; or it was
-               committed, and its publication did not get to where a broker sent it
+               committed, and its publication did not get to where a broker, or its tables, sent it
     split      an outcome differs from broker to broker, or from what its coordinator was told
     undecided  a transaction has begun at a broker, and is never decided or over there
     duplicate  a publication was handed to one client twice
     lost       a plain publication did not get to where a broker sent it
 
-What takes more than joins (ghost routes, divergence, dirty reads, cycles) is not here.
+are joins, and here. `spark_tables` has ghost and divergence, `spark_reads` dirty, handover and
+cycle; they rest on brokers' tables, which are rebuilt from the records (`spark_replay`). Who
+promises what is in `promises`.
+
 Nothing here reads or writes files; `after`, `trigger` and `outcome` of records are explained in
 `overlay.trace`.
 """
@@ -21,85 +24,103 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, Final
 
 from pyspark import cloudpickle
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-KINDS: Final = ("order", "partial", "split", "undecided", "duplicate", "lost")
+from bench import spark_history, spark_reads, spark_steps, spark_tables
+from bench.spark_history import NAMED, Keep
 
 VERDICT: Final = ("run", "kind", "engine", "tx")
-
-#: A publication; `life` tells apart a client's that left and came back, and began to count anew.
-PUBLICATION: Final = ("run", "op_id", "life")
 
 PAIRS: Final = ArrayType(
     StructType([StructField("name", StringType()), StructField("earlier", StringType())])
 )
 
 
-def verdicts(traces: DataFrame, told: DataFrame | None = None) -> DataFrame:
-    """All that is wrong with all runs, each thing once.
+def verdicts(
+    traces: DataFrame,
+    told: DataFrame | None = None,
+    *,
+    keep: Keep = spark_history.in_executors,
+) -> DataFrame:
+    """All that is wrong with all runs, each thing once, whether it was promised or not.
 
-    `told` has what coordinators were told: run, tx, outcome.
+    `told` has what coordinators were told: run, tx, outcome. A run's transactions should be of one
+    engine, as those of experiments are: a cycle through several engines is put down to one that
+    isolates, though it alone cannot prevent it.
     """
-    traces = with_lives(traces)
-    txs = transactions(traces)
-    publications = published(traces, txs)
-    found = split(traces, txs, told)
-    for more in (
-        undecided(traces, txs),
-        duplicates(traces, publications),
-        untimely(traces, publications),
-        missing(traces, publications),
-        misordered(traces, txs, publications),
-    ):
-        found = found.unionByName(more)
-    return found.distinct().orderBy(*VERDICT)
+    traces = keep("traces", spark_history.with_lives(traces))
+    txs = keep("txs", spark_history.transactions(traces))
+    publications = spark_history.published(traces, txs)
+    words = keep("words", spark_history.words(traces))
+    causes = keep("causes", spark_history.causes(traces))
+    numbers = keep("numbers", _numbers(traces))
+    at_rest = _without(traces, numbers.where("records != last"))
+    in_order = _without(traces, numbers.where("records < last OR began_again"))
+    replayed = keep("replayed", spark_steps.replayed(in_order, txs, words, causes, keep))
+    parts = {
+        "split": split(traces, txs, told),
+        "undecided": undecided(at_rest, txs),
+        "duplicates": duplicates(traces, publications),
+        "untimely": untimely(traces, publications),
+        "missing": missing(at_rest, publications),
+        "misordered": misordered(traces, txs, words, causes, publications),
+        "reads": spark_reads.verdicts(in_order, txs, replayed),
+        "tables": spark_tables.verdicts(at_rest, txs, words, replayed),
+    }
+    # In one plan they would take longer to plan than to compute.
+    kept = [keep(name, part) for name, part in parts.items()]
+    return reduce(DataFrame.unionByName, kept).distinct().orderBy(*VERDICT)
 
 
-def with_lives(traces: DataFrame) -> DataFrame:
-    """The records with the life of their client: how often it had gone before, at that node."""
-    gone = (F.col("kind") == "end") & (F.col("tx") == "") & (F.col("client") != "")
-    before = (
-        Window.partitionBy("run", "node", "client")
-        .orderBy("seq")
-        .rowsBetween(Window.unboundedPreceding, -1)
+def _numbers(traces: DataFrame) -> DataFrame:
+    """By run and broker, how many records there are, and should be.
+
+    If some are missing nothing can be rebuilt, nor if a broker has begun to count again, as its
+    state was lost; if some are there twice, it cannot be said what is there in the end.
+    """
+    first = F.when(F.col("seq") == 1, F.col("at_ns"))
+    return traces.groupBy("run", "node").agg(
+        F.count(F.lit(1)).alias("records"),
+        F.max("seq").alias("last"),
+        (F.min(first) < F.max(first)).alias("began_again"),
     )
-    lives = F.coalesce(F.sum(gone.cast("int")).over(before), F.lit(0))
-    return traces.withColumn("life", lives)
 
 
-def transactions(traces: DataFrame) -> DataFrame:
-    """run, tx, engine, outcome: the coordinator's edge broker has the say, if it has decided."""
-    of_tx = traces.where("tx != ''")
-    at_edge = of_tx.where("kind = 'begin' AND source LIKE '@%'").select("run", "tx", "node")
-    decided = of_tx.where("kind = 'decide'").select("run", "tx", "node", "seq", "at_ns", "outcome")
-    by_edge = (
-        decided.join(at_edge, ["run", "tx", "node"])
-        .groupBy("run", "tx")
-        .agg(F.min_by("outcome", "seq").alias("edge_outcome"))
-    )
-    by_any = decided.groupBy("run", "tx").agg(F.min_by("outcome", "at_ns").alias("any_outcome"))
-    engines = of_tx.groupBy("run", "tx").agg(F.max("engine").alias("engine"))
-    outcome = F.coalesce("edge_outcome", "any_outcome", F.lit("")).alias("outcome")
+def counts(found: DataFrame) -> DataFrame:
+    """By engine and kind, how often it was found, and in how many runs."""
     return (
-        engines.join(by_edge, ["run", "tx"], "left")
-        .join(by_any, ["run", "tx"], "left")
-        .select("run", "tx", "engine", outcome)
+        found.groupBy("engine", "kind")
+        .agg(F.count(F.lit(1)).alias("found"), F.count_distinct("run").alias("runs"))
+        .orderBy("engine", "kind")
     )
 
 
-def published(traces: DataFrame, txs: DataFrame) -> DataFrame:
-    """Each publication with its transaction, engine and outcome; empty for a plain one."""
-    own = (
-        traces.where("kind = 'publish'")
-        .groupBy(*PUBLICATION)
-        .agg(F.min_by("tx", "seq").alias("tx"), F.min_by("op_kind", "seq").alias("op_kind"))
+def not_judged(traces: DataFrame) -> DataFrame:
+    """what, lines, reason: the runs of which the tables cannot be rebuilt."""
+    missing = F.sum(F.greatest(F.col("last") - F.col("records"), F.lit(0)))
+    return (
+        _numbers(traces)
+        .groupBy("run")
+        .agg(missing.alias("lines"), F.max("began_again").alias("again"))
+        .where("lines > 0 OR again")
+        .select(
+            F.concat(F.lit("run "), F.col("run")).alias("what"),
+            "lines",
+            F.lit(
+                "records of brokers are missing: what was read, and what tables held, is not judged"
+            ).alias("reason"),
+        )
     )
-    return own.join(txs, ["run", "tx"], "left").fillna("", ["engine", "outcome"])
+
+
+def _without(traces: DataFrame, those: DataFrame) -> DataFrame:
+    return traces.join(F.broadcast(those.select("run").distinct()), "run", "left_anti")
 
 
 def _verdict(found: DataFrame, kind: str | Column, tx: Column | str = "tx") -> DataFrame:
@@ -138,13 +159,13 @@ def undecided(traces: DataFrame, txs: DataFrame) -> DataFrame:
 
 
 def duplicates(traces: DataFrame, publications: DataFrame) -> DataFrame:
-    handed = _handed(traces).groupBy(*PUBLICATION, "hop").agg(F.count(F.lit(1)).alias("times"))
-    found = handed.where("times > 1").join(publications, list(PUBLICATION))
+    handed = _handed(traces).groupBy(*NAMED, "hop").agg(F.count(F.lit(1)).alias("times"))
+    found = handed.where("times > 1").join(publications, list(NAMED))
     return _verdict(found, "duplicate", "op_id")
 
 
 def _handed(traces: DataFrame) -> DataFrame:
-    return traces.where("kind = 'deliver'").select(*PUBLICATION, F.explode("dests").alias("hop"))
+    return traces.where("kind = 'deliver'").select(*NAMED, F.explode("dests").alias("hop"))
 
 
 def untimely(traces: DataFrame, publications: DataFrame) -> DataFrame:
@@ -158,8 +179,8 @@ def untimely(traces: DataFrame, publications: DataFrame) -> DataFrame:
     )
     delivered = (
         traces.where("kind = 'deliver'")
-        .select(*PUBLICATION, "node", "seq")
-        .join(publications.where("tx != ''"), list(PUBLICATION))
+        .select(*NAMED, "node", "seq")
+        .join(publications.where("tx != ''"), list(NAMED))
         .join(begun, node, "left")
         .join(decided, node, "left")
     )
@@ -172,15 +193,13 @@ def untimely(traces: DataFrame, publications: DataFrame) -> DataFrame:
 def missing(traces: DataFrame, publications: DataFrame) -> DataFrame:
     """Where a publication was sent, it came; whom it was for, it was handed to."""
     due = publications.where("tx = '' OR outcome = 'committed'")
-    matched = traces.where("kind = 'match'").join(
-        due.select(*PUBLICATION), list(PUBLICATION), "left_semi"
-    )
-    sent = matched.select(*PUBLICATION, F.explode("dests").alias("hop")).distinct()
-    came = matched.select(*PUBLICATION, F.col("node").alias("hop")).distinct()
+    matched = traces.where("kind = 'match'").join(due.select(*NAMED), list(NAMED), "left_semi")
+    sent = matched.select(*NAMED, F.explode("dests").alias("hop")).distinct()
+    came = matched.select(*NAMED, F.col("node").alias("hop")).distinct()
     got = _handed(traces).distinct()
-    lost = sent.join(came.unionByName(got), [*PUBLICATION, "hop"], "left_anti")
+    lost = sent.join(came.unionByName(got), [*NAMED, "hop"], "left_anti")
     # A tcm ends at its receiver, who answers in the transaction; nothing is delivered.
-    about = lost.join(due, list(PUBLICATION)).where("op_kind != 'tcm' OR hop NOT LIKE '@%'")
+    about = lost.join(due, list(NAMED)).where("op_kind != 'tcm' OR hop NOT LIKE '@%'")
     plain = F.col("tx") == ""
     kind = F.when(plain, F.lit("lost")).otherwise(F.lit("partial"))
     return _verdict(about, kind, F.when(plain, F.col("op_id")).otherwise(F.col("tx")))
@@ -189,9 +208,14 @@ def missing(traces: DataFrame, publications: DataFrame) -> DataFrame:
 # --- order --------------------------------------------------------------------------------------
 
 
-def misordered(traces: DataFrame, txs: DataFrame, publications: DataFrame) -> DataFrame:
+def misordered(
+    traces: DataFrame,
+    txs: DataFrame,
+    words: DataFrame,
+    causes: DataFrame,
+    publications: DataFrame,
+) -> DataFrame:
     """At a broker, an operation before one that comes first, or before what that has moved."""
-    words = _entering(traces)
     entered = words.where("tx != ''").select("run", "tx", "op_id", "after", "trigger")
     said = traces.where("kind = 'publish' AND tx != ''")
     entered = entered.unionByName(said.select(*entered.columns))
@@ -201,7 +225,7 @@ def misordered(traces: DataFrame, txs: DataFrame, publications: DataFrame) -> Da
         .select("run", "tx", F.explode(_come_before("operations")).alias("pair"))
         .select("run", "tx", "pair.name", "pair.earlier")
     )
-    here = _handled(traces, words, txs, publications)
+    here = _handled(traces, words, causes, publications)
     first = here.select("run", "tx", "node", F.col("op_id").alias("name"), "first")
     last = here.select("run", "tx", "node", F.col("op_id").alias("earlier"), "last")
     wrong = (
@@ -212,17 +236,8 @@ def misordered(traces: DataFrame, txs: DataFrame, publications: DataFrame) -> Da
     return _verdict(wrong.join(txs, ["run", "tx"]), "order")
 
 
-def _entering(traces: DataFrame) -> DataFrame:
-    """Each routing operation where it came in, in its transaction."""
-    entry = traces.where("kind = 'apply' AND source = concat('@', client)")
-    columns = ("tx", "after", "trigger", "engine")
-    return entry.groupBy("run", "op_id", "life").agg(
-        *(F.min_by(column, "seq").alias(column) for column in columns)
-    )
-
-
 def _handled(
-    traces: DataFrame, words: DataFrame, txs: DataFrame, publications: DataFrame
+    traces: DataFrame, words: DataFrame, causes: DataFrame, publications: DataFrame
 ) -> DataFrame:
     """run, tx, node, op_id, first, last: when each broker handled each operation.
 
@@ -230,25 +245,35 @@ def _handled(
     """
     matched = (
         traces.where("kind = 'match'")
-        .select(*PUBLICATION, "node", "seq")
-        .join(publications.where("tx != ''"), list(PUBLICATION))
+        .select(*NAMED, "node", "seq")
+        .join(publications.where("tx != ''"), list(NAMED))
         .select("run", "tx", "node", "op_id", "seq", F.lit(True).alias("own"))
     )
     applied = (
-        _with_causes(traces)
+        traces.where("kind = 'apply'")
+        .select("run", "node", "seq", "tx", "op_id", "life")
+        .join(causes, ["run", "node", "seq"], "left")
         .withColumn("own", F.col("cause").isNull())
         .withColumn("op_id", F.coalesce("cause", "op_id"))
-        .join(
-            words.select("run", "op_id", "life", F.col("tx").alias("word_tx"), "engine"),
-            list(PUBLICATION),
-        )
+        .withColumn("life", F.when(F.col("own"), F.col("life")).otherwise(F.col("cause_life")))
+        .join(words.select(*NAMED, F.col("tx").alias("word_tx"), "engine"), list(NAMED))
         .where("word_tx != ''")
         # After an abort, what was under way arrives as if it were plain; nobody waits for it.
         .where("engine = 's-tx' OR tx = word_tx")
         .select("run", F.col("word_tx").alias("tx"), "node", "op_id", "seq", "own")
     )
     key = ("run", "tx", "node", "op_id")
-    each = matched.unionByName(applied)
+    over = (
+        traces.where("kind = 'end' AND tx != ''")
+        .groupBy("run", "tx", "node")
+        .agg(F.min("seq").alias("over"))
+    )
+    each = (
+        matched.unionByName(applied)
+        .join(over, ["run", "tx", "node"], "left")
+        # What others compensate later may say it once more.
+        .where("over IS NULL OR seq <= over")
+    )
     first = each.where("own").groupBy(*key).agg(F.min("seq").alias("first"))
     return (
         each.join(first, list(key))
@@ -256,55 +281,6 @@ def _handled(
         .where("seq = first OR (seq > first AND NOT own)")
         .groupBy(*key, "first")
         .agg(F.max("seq").alias("last"))
-    )
-
-
-def _with_causes(traces: DataFrame) -> DataFrame:
-    """The operations that were applied, each with what moved it there; null if it came itself.
-
-    The sender's record says what went to whom. Links are FIFO, so of the same thing that was sent
-    several times, the first that arrives is the first that was sent.
-    """
-    changes = traces.where("kind IN ('apply', 'undo') OR (kind = 'end' AND tx = '')")
-    link = ["run", "from", "to", "tx", "moving"]
-    own = changes.where("op_id != ''").select(
-        "run",
-        F.col("node").alias("from"),
-        F.explode("dests").alias("to"),
-        "tx",
-        F.col("op_id").alias("moving"),
-        F.lit(None).cast("string").alias("cause"),
-        "seq",
-        F.lit(0).alias("rank_in_record"),
-    )
-    token = r"^(.+)>([^>]+)$"
-    moved = (
-        changes.select("*", F.posexplode(F.split("outcome", " ")).alias("rank_in_record", "token"))
-        .where(F.col("token").rlike(token))
-        .select(
-            "run",
-            F.col("node").alias("from"),
-            F.regexp_extract("token", token, 2).alias("to"),
-            "tx",
-            F.regexp_extract("token", token, 1).alias("moving"),
-            F.when(F.col("op_id") != "", F.col("op_id")).otherwise(F.col("client")).alias("cause"),
-            "seq",
-            (F.col("rank_in_record") + 1).alias("rank_in_record"),
-        )
-    )
-    sent_order = Window.partitionBy(*link).orderBy("seq", "rank_in_record")
-    sent = own.unionByName(moved).withColumn("nth", F.row_number().over(sent_order))
-    applied = (
-        changes.where("op_id != ''")
-        .withColumn("from", F.col("source"))
-        .withColumn("to", F.col("node"))
-        .withColumn("moving", F.col("op_id"))
-    )
-    came = applied.withColumn("nth", F.row_number().over(Window.partitionBy(*link).orderBy("seq")))
-    return (
-        came.join(sent.select(*link, "nth", "cause"), [*link, "nth"], "left")
-        .where("kind = 'apply'")
-        .select("run", "node", "seq", "tx", "op_id", "life", "cause")
     )
 
 

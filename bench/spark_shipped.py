@@ -1,0 +1,64 @@
+"""What executors need of the overlay, shipped with the job: filters, their notation, their index.
+
+Executors need not have this package installed. A job's own functions are pickled by value; the
+overlay's modules go as source in an archive, which Spark hands to every executor, with the one
+library that they import. An executor that has the package uses what was shipped, all the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+import sortedcontainers
+
+import overlay
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "padres-tx-shipped.zip"
+
+#: Of the overlay, what filters need; none of it imports anything else but the library below.
+OVERLAY: Final = (
+    "__init__",
+    "errors",
+    "filters",
+    "index",
+    "index_forms",
+    "index_places",
+    "index_tree",
+    "lastword",
+    "notation",
+)
+
+#: Archives are fetched from where they are for as long as their session lives.
+_kept: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+
+def ship(spark: SparkSession) -> None:
+    """Let the executors of a session import what they need; to do it again changes nothing."""
+    context = spark.sparkContext
+    session = str(context.applicationId)
+    if session not in _kept:
+        _kept[session] = tempfile.TemporaryDirectory(prefix="padres-tx-")
+        context.addPyFile(str(archive(Path(_kept[session].name))))
+
+
+def archive(directory: Path) -> Path:
+    """Write the archive, and answer its path."""
+    path = directory / NAME
+    with zipfile.ZipFile(path, "w") as file:
+        for name in OVERLAY:
+            file.write(_home(overlay) / f"{name}.py", f"overlay/{name}.py")
+        for source in sorted(_home(sortedcontainers).glob("*.py")):
+            file.write(source, f"sortedcontainers/{source.name}")
+    return path
+
+
+def _home(package: ModuleType) -> Path:
+    assert package.__file__ is not None
+    return Path(package.__file__).parent
