@@ -19,6 +19,7 @@ import yaml
 
 from bench import figures
 from bench.claims import Claim, claims
+from bench.promises import MEANING, is_promised
 from bench.results import Results
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def render(results: Results) -> str:
             for section in sections(results)
         ],
         checks=_checks(results.engine_checks),
+        promises=_promises(results),
         traces=_plain(results.traces.head(SHOWN)),
+        traces_all=int(results.trace_counts["found"].sum()),
         traced=results.traced_runs,
         skipped=_plain(results.skipped.head(SHOWN)),
         skipped_lines=int(results.skipped["lines"].sum()),
@@ -273,6 +276,23 @@ def _checks(checks: pd.DataFrame) -> Table:
     columns = ["series", "workload", "runs", "sent", "received", "lost", "doubled", "misrouted"]
     columns += ["partial", "out_of_order", "unsent"]
     return _plain(checks[columns])
+
+
+def _promises(results: Results) -> Table:
+    """By kind and engine, how often it was found in brokers' traces, and whether it may be."""
+    counts = {
+        (str(row["engine"]), str(row["kind"])): int(row["found"])
+        for row in results.trace_counts.to_dict("records")
+    }
+    others = {engine for engine, _ in counts if engine} - set(results.traced_engines)
+    engines = [*results.traced_engines, *sorted(others), ""]
+    rows: list[list[str]] = []
+    for kind, meaning in MEANING.items():
+        said = ["never" if is_promised(kind, engine) else "may" for engine in engines]
+        found = [counts.get((engine, kind), 0) for engine in engines]
+        cells = [f"{word}: {count}" for word, count in zip(said, found, strict=True)]
+        rows.append([f"{kind}: {meaning}", *cells])
+    return Table(["", *(engine or "plain operations" for engine in engines)], rows)
 
 
 def _runs(runs: pd.DataFrame) -> Table:

@@ -32,6 +32,7 @@ SUMMARIES: Final = (
     "checks",
     "engine_checks",
     "traces",
+    "trace_counts",
     "skipped",
 )
 
@@ -50,6 +51,7 @@ class Results:
     checks: pd.DataFrame
     engine_checks: pd.DataFrame
     traces: pd.DataFrame
+    trace_counts: pd.DataFrame
     skipped: pd.DataFrame
 
     def __init__(
@@ -64,6 +66,12 @@ class Results:
     def traced_runs(self) -> int:
         """In how many runs the brokers recorded what they did."""
         return int(self.delays["trace"].sum())
+
+    @property
+    def traced_engines(self) -> list[str]:
+        """The engines of those runs."""
+        traced = self.delays.loc[self.delays["trace"], "run"]
+        return sorted(self.checks.loc[self.checks["run"].isin(traced), "engine"].unique())
 
     def transactions(self) -> pd.DataFrame:
         """Each transaction with its latency."""

@@ -2,6 +2,8 @@
 
     DIR/results/records.parquet/       every line of the clients, with its file and whether it is a
                                        record
+    DIR/results/broker_records.parquet/
+                                       likewise of the brokers, if they were traced
     DIR/results/transactions.parquet/  each transaction with its latency, by experiment and series;
                                        the same as .csv/
     DIR/results/rates.parquet/         events in each second of each run, likewise
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 #: How tables with a row per transaction or second are cut up in the file system.
 PARTITIONS: Final = ("experiment", "series")
+
+#: Where frames are kept on the way; gone when the job is done.
+KEPT: Final = "kept"
 
 #: Of what is wrong with traces, told one by one; all of it is counted.
 EXAMPLES: Final = 1000
@@ -77,16 +83,19 @@ def run(
     skipped = [_skipped(spark_records.bad_files(lines))]
     if experiment.has_records_of(BROKERS):
         progress("traces")
-        traced = spark_records.trace_lines(spark, experiment).cache()
+        parsed = spark_records.trace_lines(spark, experiment)
+        parsed.write.parquet(str(place / "broker_records.parquet"))
+        traced = _written(spark, parsed, place / "broker_records.parquet")
         told = transactions.where("status IN ('committed', 'aborted')")
         told = told.select("run", "tx", F.col("status").alias("outcome"))
-        verdicts = spark_traces.verdicts(spark_records.records_of(traced), told)
-        frames["traces"] = verdicts.limit(EXAMPLES).orderBy(*spark_traces.VERDICT)
-        skipped.append(_skipped(spark_records.bad_files(traced)))
+        records = spark_records.records_of(traced)
+        keep = partial(_kept, place / KEPT)
+        verdicts = keep("verdicts", spark_traces.verdicts(records, told, keep=keep))
+        skipped += [_skipped(spark_records.bad_files(traced)), spark_traces.not_judged(records)]
     else:
-        frames["traces"] = spark.createDataFrame(
-            [], "run string, kind string, engine string, tx string"
-        )
+        verdicts = spark.createDataFrame([], "run string, kind string, engine string, tx string")
+    frames["traces"] = verdicts.orderBy(*spark_traces.VERDICT).limit(EXAMPLES)
+    frames["trace_counts"] = spark_traces.counts(verdicts)
     progress("writing")
     frames["skipped"] = _all_skipped(spark, experiment, lines, skipped)
     collected: dict[str, pd.DataFrame] = {}
@@ -95,6 +104,7 @@ def run(
         frame.coalesce(1).write.parquet(str(place / f"{name}.parquet"))
         summary = collected[name] = table(place / f"{name}.parquet")
         summary.to_csv(place / f"{name}.csv", index=False)
+    shutil.rmtree(place / KEPT, ignore_errors=True)
     counts: dict[str, Any] = {name: len(summary) for name, summary in collected.items()}
     (place / DONE).write_bytes(msgspec.json.encode({"tables": counts}) + b"\n")
     return collected
@@ -109,6 +119,12 @@ def _stored(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
     csv = str(place.with_suffix(".csv"))
     written.repartition(*PARTITIONS).write.partitionBy(*PARTITIONS).option("header", True).csv(csv)
     return written
+
+
+def _kept(place: Path, name: str, frame: DataFrame) -> DataFrame:
+    """Write what is asked again on the way, and go on with what was written."""
+    frame.write.parquet(str(place / name))
+    return _written(frame.sparkSession, frame, place / name)
 
 
 def _written(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
