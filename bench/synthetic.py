@@ -23,7 +23,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from bench.records import CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, Book
+from bench import synthetic_traces
+from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, Book
 
 SERIES: Final = ("d-tx", "d-tx-ni", "s-tx", "bl-wait-smallest", "bl-wait-paper")
 
@@ -64,7 +65,8 @@ def write(
     """Write an experiment of all figures; answers how many records it has.
 
     `slower` multiplies every latency. `faults` are planted in every run of D-TX: by name, how many
-    (`lost`, `doubled`, `misrouted`, `partial`, `out_of_order`).
+    (`lost`, `doubled`, `misrouted`, `partial`, `out_of_order`). If `traced`, brokers have records
+    as well; no faults are in those.
     """
     directory.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -183,6 +185,10 @@ def _write_run(
     for each in books.values():
         each.close()
     records = _count(books)
+    traced = 0
+    if fields["trace"]:
+        events = seconds * RATE_PER_S if fields["workload"] == "stream" else 0
+        traced = synthetic_traces.write(place / BROKERS, fields, events)
     done = {
         "run_id": fields["run_id"],
         "transactions": sum(statuses.values()),
@@ -192,10 +198,10 @@ def _write_run(
         "took_s": float(seconds),
         "cpu_s": {},
         "client_records": records,
-        "broker_records": 0,
+        "broker_records": traced,
     }
     (place / DONE).write_bytes(msgspec.json.encode(done))
-    return records
+    return records + traced
 
 
 def _count(books: Mapping[str, Book]) -> int:
@@ -265,16 +271,29 @@ def _stream(
 # --- how the job's time grows -------------------------------------------------------------------
 
 
-def of_size(directory: Path, records: int) -> int:
+#: Records of an event of a stream: its sender's and its receiver's, and those of three brokers.
+EVENT_RECORDS: Final = 2
+TRACED_RECORDS: Final = 5
+
+
+def of_size(directory: Path, records: int, *, traced: bool = False) -> int:
     """An experiment of about so many records, most of them of streams; answers how many exactly."""
     runs = 2 * 3 * 2
     each = records // runs
-    seconds = max(1, each // (2 * RATE_PER_S))
-    return write(directory, seconds=seconds, repetitions=2, figures=(9,), transactions=10)
+    of_event = EVENT_RECORDS + (TRACED_RECORDS if traced else 0)
+    seconds = max(1, each // (of_event * RATE_PER_S))
+    return write(
+        directory, seconds=seconds, repetitions=2, figures=(9,), transactions=10, traced=traced
+    )
 
 
 def grows(
-    sizes: Sequence[int], master: str | None, directory: Path, settings: Mapping[str, str]
+    sizes: Sequence[int],
+    master: str | None,
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    traced: bool = False,
 ) -> list[dict[str, float]]:
     """The job's time for each size, in one session."""
     from bench import spark_job, spark_records
@@ -282,11 +301,11 @@ def grows(
 
     rows: list[dict[str, float]] = []
     with session(master, settings=settings) as spark:
-        write(directory / "warm-up")
+        write(directory / "warm-up", traced=traced)
         spark_job.run(spark, spark_records.look_into(directory / "warm-up"))
         for number, size in enumerate(sizes):
             place = directory / f"size-{number}"
-            records = of_size(place, size)
+            records = of_size(place, size, traced=traced)
             began = time.perf_counter()
             spark_job.run(spark, spark_records.look_into(place))
             rows.append({"records": records, "seconds": round(time.perf_counter() - began, 2)})
@@ -305,9 +324,10 @@ def grows(
 )
 @click.option("--master", metavar="URL", help="A Spark master.  [default: local[*]]")
 @click.option("--driver-memory", default="1g", show_default=True)
+@click.option("--trace", "traced", is_flag=True, help="With brokers' records, which are judged.")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects, for programs.")
 def synthetic(
-    sizes: tuple[int, ...], master: str | None, driver_memory: str, as_json: bool
+    sizes: tuple[int, ...], master: str | None, driver_memory: str, traced: bool, as_json: bool
 ) -> None:
     """How the Spark job's time grows with the number of records, which are made up.
 
@@ -318,7 +338,8 @@ def synthetic(
 
     with tempfile.TemporaryDirectory(prefix="padres-tx-") as place:
         try:
-            rows = grows(sizes, master, Path(place), {"spark.driver.memory": driver_memory})
+            settings = {"spark.driver.memory": driver_memory}
+            rows = grows(sizes, master, Path(place), settings, traced=traced)
         except SparkError as error:
             raise WrongInput(str(error)) from None
     first = rows[0]

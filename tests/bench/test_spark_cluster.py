@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -91,11 +92,22 @@ def said(log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
         raise AssertionError(file.read().decode(errors="replace"))
 
 
+def go_nowhere(brokers: Path) -> str:
+    """Let a broker say that it sent a plain publication nowhere; answers the publication's name."""
+    path = brokers / "B2.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    routed = next(r for r in records if r["kind"] == "match" and "tx" not in r)
+    del routed["dests"]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return str(routed["op_id"])
+
+
 @pytest.mark.timeout(START_S * 4)
 def test_a_report_by_a_master_and_two_workers(tmp_path: Path) -> None:
     """Submitted as people do: in a process of its own, with the address of the master."""
     experiment = tmp_path / "experiment"
-    synthetic.write(experiment, transactions=4, repetitions=1, figures=(5,))
+    synthetic.write(experiment, transactions=4, repetitions=1, figures=(5,), traced=True)
+    gone_wrong = go_nowhere(experiment / "runs" / "base-three-d-tx-c1-i1-r1" / "brokers")
     local = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with jvm("master", "org.apache.spark.deploy.master.Master", *local, directory=tmp_path) as log:
         url = said(log, MASTER_READY)[1]
@@ -121,4 +133,7 @@ def test_a_report_by_a_master_and_two_workers(tmp_path: Path) -> None:
     results = load(experiment)
     assert results.points["committed"].tolist() == [4] * len(synthetic.SERIES)
     assert len(results.skipped) == 0
+    # What was planted is found by workers that were shipped what they need for it.
+    verdicts = [tuple(row) for row in results.traces[["kind", "engine", "tx"]].to_numpy()]
+    assert verdicts == [("divergence", "", gone_wrong)]
     assert (experiment / "report" / "index.html").is_file()
