@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
@@ -9,10 +10,12 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from bench import report
-from bench.claims import HELD, MISSED, UNKNOWN, claims
+from bench.claims import HELD, MISSED, UNKNOWN, Claim, claims
+from bench.promises import KINDS, MEANING
 from bench.results import Results
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -81,6 +84,43 @@ def test_claims_are_judged_and_planted_faults_break_one(results: Results) -> Non
     assert judged["D-TX's throughput from 20 to 40 clients"].verdict == UNKNOWN
     assert judged["D-TX, stream: what clients sent and received"].verdict == MISSED
     assert judged["S-TX, stream: what clients sent and received"].verdict == HELD
+
+
+def with_traces(results: Results, *counts: tuple[str, str, int]) -> Results:
+    """The same results, had brokers been traced and this been found: engine, kind, how often."""
+    rows = [(engine, kind, found, 1) for engine, kind, found in counts]
+    frames = {
+        **vars(results),
+        "delays": results.delays.assign(trace=True),
+        "trace_counts": pd.DataFrame(rows, columns=["engine", "kind", "found", "runs"]),
+    }
+    return Results(results.directory, results.manifest, frames)
+
+
+def test_traces_are_held_against_what_each_engine_promises(results: Results) -> None:
+    def judged(*counts: tuple[str, str, int]) -> Claim:
+        changed = with_traces(results, *counts)
+        return next(c for c in claims(changed) if c.what.startswith("Brokers' traces"))
+
+    assert judged().verdict == HELD
+    assert all(kind in judged().what for kind in KINDS)
+    allowed = judged(("s-tx", "cycle", 2), ("d-tx-ni", "handover", 3))
+    assert allowed.verdict == HELD and allowed.seen == "none"
+    assert "d-tx-ni: 3 handover" in allowed.note and "s-tx: 2 cycle" in allowed.note
+    broken = judged(("s-tx", "cycle", 2), ("d-tx", "cycle", 1), ("", "divergence", 4))
+    assert broken.verdict == MISSED
+    assert "d-tx: 1 cycle" in broken.seen and "plain: 4 divergence" in broken.seen
+    assert "s-tx" not in broken.seen
+
+
+def test_the_page_says_which_anomalies_were_looked_for(results: Results) -> None:
+    text = report.render(with_traces(results, ("s-tx", "dirty", 7)))
+    for kind, meaning in MEANING.items():
+        assert f"{kind}: {meaning}" in html.unescape(text)
+    dirty = text[text.index("dirty: ") :]
+    cells = re.findall(r"<td>((?:never|may): \d+)</td>", dirty[: dirty.index("</tr>")])
+    # The engines in the order of their names, then what is plain.
+    assert cells == ["may: 0", "never: 0", "may: 0", "may: 7", "may: 0"]
 
 
 def test_a_browser_shows_it(page: Path, tmp_path: Path) -> None:
