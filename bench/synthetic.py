@@ -301,7 +301,7 @@ def grows(
 
     rows: list[dict[str, float]] = []
     with session(master, settings=settings) as spark:
-        write(directory / "warm-up", traced=traced)
+        write(directory / "warm-up", seconds=1, repetitions=1, figures=(9,), traced=traced)
         spark_job.run(spark, spark_records.look_into(directory / "warm-up"))
         for number, size in enumerate(sizes):
             place = directory / f"size-{number}"
