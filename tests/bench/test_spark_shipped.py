@@ -10,8 +10,8 @@ import pyspark
 import pytest
 from pyspark import cloudpickle
 
-from bench import spark_history, spark_reads, spark_steps, spark_tables, spark_traces
-from bench.spark_replay import Found, Step
+from bench import spark_history, spark_reads, spark_tables, spark_traces
+from bench.spark_replay import Found, Step, replay
 from bench.spark_shipped import archive
 
 #: An executor without site directories, so without what is installed there in development mode;
@@ -55,7 +55,7 @@ WORD = {"number": 1, "op_kind": "sub", "filter": "[x,>=,3]", "node": "B1"}
     ("function", "arguments", "found"),
     [
         (
-            spark_steps.replay,
+            replay,
             ([SUB, PUB], ("d-tx",)),
             [
                 Found("r", "B1", "verdict", "divergence", "", "E:1"),
