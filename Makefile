@@ -25,6 +25,7 @@ browser-test: .venv/.test
 proofs: .venv/.proofs
 	$(BIN)/padres-tx prove
 	$(BIN)/padres-tx explore --all
+	$(BIN)/padres-tx explore --errata
 	$(BIN)/padres-tx sim --engine all --seeds 1000 --faults all
 
 lint: .venv/.lint

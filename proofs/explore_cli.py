@@ -76,6 +76,8 @@ Examples:
     show_default="one per core",
     help="With --all: processes that share the work.",
 )
+@click.option("--errata", is_flag=True, help="The runs that proofs/errata.md tells, compared.")
+@click.option("--write", is_flag=True, help="With --errata: write them there as they are now.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 def explore(
     *,
@@ -85,17 +87,24 @@ def explore(
     as_list: bool,
     everything: bool,
     jobs: int,
+    errata: bool,
+    write: bool,
     as_json: bool,
 ) -> None:
     """Try all interleavings of message deliveries in a small overlay.
 
     The brokers are the real ones, and every run's end is judged. Prints how many states there are
     and, if a run ends as none should, the shortest one that does. Exit code 0 if all is well in
-    all runs, 1 if not; with --all, 1 if anything comes out other than expected.
+    all runs, 1 if not; with --all, 1 if anything comes out other than expected, and with --errata
+    if a run is told otherwise.
     """
-    if (scenario is not None) + as_list + everything != 1:
-        raise WrongInput("name a scenario, or say --list or --all")
-    if as_list:
+    if (scenario is not None) + as_list + everything + errata != 1:
+        raise WrongInput("name a scenario, or say --list, --all or --errata")
+    if write and not errata:
+        raise WrongInput("--write is for --errata")
+    if errata:
+        _errata(write=write)
+    elif as_list:
         _list(as_json=as_json)
     elif everything:
         _explore_all(limit, jobs, as_json=as_json)
@@ -143,7 +152,7 @@ def _console() -> Console:
 
 
 def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
-    from proofs.explore_story import scene, trace
+    from proofs.explore_story import outcome, scene
     from proofs.explorer import explore as run
     from proofs.scenarios import SCENARIOS
 
@@ -168,11 +177,8 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
         )
         click.echo(f"fingerprint {report.fingerprint}")
         if result.findings:
-            click.echo(f"anomaly after {len(result.path)} moves, and none after fewer:")
-            for at, line in enumerate(trace(result), 1):
-                click.echo(f"{at:4}. {line}")
-            for finding in result.findings:
-                click.echo(f"{finding.kind}: {finding.text}")
+            for line in outcome(result):
+                click.echo(line)
             for kind in dict.fromkeys(anomaly.kind for anomaly in result.checked):
                 click.echo(f"the checkers of any run also find: {kind}")
         elif result.exhausted:
@@ -222,6 +228,32 @@ def _report(result: Any) -> Report:
 
 def _print_json(what: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(what)).decode())
+
+
+# --- what the document tells ---
+
+
+def _errata(*, write: bool) -> None:
+    from proofs import errata
+
+    told = errata.DOCUMENT.read_text(encoding="utf-8")
+    differs = False
+    now: dict[tuple[str, str], tuple[str, ...]] = {}
+    for section in errata.sections(told):
+        with _watching(section.heading):
+            lines = errata.found(section.scenario, section.rules)
+        now[section.scenario, section.rules] = lines
+        changes = errata.difference(section, lines)
+        differs |= bool(changes)
+        click.echo(f"{section.heading}: {'differs' if changes else 'as it is told'}")
+        for line in changes:
+            click.echo(f"  {line}")
+    if write and differs:
+        text = "".join(errata.rewritten(told, lambda *which: now[which]))
+        errata.DOCUMENT.write_text(text, encoding="utf-8")
+        click.echo(f"written to {errata.DOCUMENT.name}")
+    elif differs:
+        raise SystemExit(1)
 
 
 # --- all ---

@@ -50,6 +50,22 @@ def trace(result: Result) -> list[str]:
     return [_move(result, state, move) for state, move in result.path]
 
 
+def shortest(result: Result) -> Iterator[str]:
+    """The scene, the moves that lead to the anomaly, and what is wrong in the end."""
+    for line in scene(result.scenario):
+        yield f"  {line}"
+    yield from outcome(result)
+
+
+def outcome(result: Result) -> Iterator[str]:
+    """The moves that lead to the anomaly, and what is wrong in the end."""
+    yield f"anomaly after {len(result.path)} moves, and none after fewer:"
+    for at, line in enumerate(trace(result), 1):
+        yield f"{at:4}. {line}"
+    for finding in result.findings:
+        yield f"{finding.kind}: {finding.text}"
+
+
 def _act(act: Act) -> str:
     match act:
         case Publish(point):
