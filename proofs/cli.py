@@ -97,6 +97,11 @@ Examples:
     help="What may go wrong: delay, link-cut, client-crash, with commas; or all, or none.",
 )
 @click.option(
+    "--crowded",
+    is_flag=True,
+    help="Everybody wants the same at the same time, over silent links: much has to wait.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1, SIZE_LIMIT),
     default=os.cpu_count() or 1,
@@ -133,6 +138,7 @@ def sim(
     clients: int,
     transactions: int,
     faults: tuple[str, ...],
+    crowded: bool,
     jobs: int,
     as_json: bool,
     replay: int | None,
@@ -151,7 +157,7 @@ def sim(
     if engine not in (*ENGINES, "all"):
         raise WrongInput(f"no engine {engine!r} here; there are {', '.join(ENGINES)}, all")
     shapes = [
-        Shape(name, brokers, clients, transactions, faults)
+        Shape(name, brokers, clients, transactions, faults, crowded)
         for name in (ENGINES if engine == "all" else (engine,))
     ]
     if replay is not None or tape is not None:
@@ -237,6 +243,8 @@ def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
     from proofs.sim import smaller
 
     sizes = f"{shape.brokers}-{shape.clients}-{shape.transactions}"
+    if shape.crowded:
+        sizes += "-crowded"
     path = tapes / f"{shape.engine}-{sizes}-seed-{failure.seed}.tape"
     found = smaller(shape, failure.seed, failure.anomalies[0])
     try:
@@ -259,6 +267,8 @@ def command(shape: Any, seed: int) -> str:
             options.append(f"--{name} {getattr(shape, name)}")
     if shape.faults != usual.faults:
         options.append(f"--faults {','.join(shape.faults) or 'none'}")
+    if shape.crowded:
+        options.append("--crowded")
     return f"padres-tx sim {' '.join(options)}"
 
 

@@ -1,7 +1,7 @@
 """Planted bugs: for every anomaly, engines of ours with one mistake, to show that a check can fail.
 
 Each is the real engine, or the real broker, with one rule broken, as small as possible. They are
-switched on where a run is made (`Run(..., factories=BUGS[name].factories())`), by tests; the
+switched on where a run is made (`Run(shape, ..., factories=BUGS[name].factories())`), by tests; the
 product has no switch for them. `proofs.literal` has the paper's own mistakes.
 
     BUGS["split-s-tx"].kind    the anomaly that its checker must find
@@ -25,8 +25,10 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.wire import TxID, tx_text
+from proofs import planted_held
 from proofs.checkers import Kind
 from proofs.literal import UnstampedVersions
+from proofs.workload import Shape
 from proofs.world import all_engines
 
 Maker: TypeAlias = Callable[[Broker], Engine]
@@ -38,6 +40,12 @@ class Bug(NamedTuple):
     kind: Kind
     engine: str
     make: Maker
+    #: The runs that show it, if it takes other than the usual ones of the engine.
+    runs: Shape | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.runs or Shape(self.engine)
 
     def factories(self) -> dict[str, EngineFactory]:
         """All engines, one of them with the mistake."""
@@ -343,6 +351,10 @@ class DropsAtCommit(DTx):
         return effects
 
 
+CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
+LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
+MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
+
 BUGS: dict[str, Bug] = {
     "order-d-tx": Bug("order", "d-tx", GoesOnDTx),
     "order-d-tx-ni": Bug("order", "d-tx-ni", GoesOnDTxNI),
@@ -369,4 +381,9 @@ BUGS: dict[str, Bug] = {
     "cycle-d-tx": Bug("cycle", "d-tx", NeverValidates),
     "handover-d-tx": Bug("handover", "d-tx", Unstamped),
     "handover-dropped-d-tx": Bug("handover", "d-tx", DropsAtCommit),
+    "held-nothing": Bug("cycle", "d-tx", planted_held.HoldsNothing),
+    "held-others-at-once": Bug("divergence", "d-tx", planted_held.OthersAtOnce, MIXED_CROWD),
+    "held-overtaken-by-plan": Bug("divergence", "s-tx", planted_held.Overtakes, MIXED_CROWD),
+    "held-behind-a-yes": Bug("cycle", "d-tx", planted_held.TakesEveryYes, LEAVING_CROWD),
+    "held-further-on": Bug("cycle", "d-tx", planted_held.ReadsUnderWay, CROWD),
 }

@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import proofs.world
-from proofs.cli import sim
+from overlay.broker import Broker
+from overlay.messages import Hop, Leave, Operation
+from proofs.cli import command, sim
 from proofs.planted import BUGS
 from proofs.sim import Report, Tally, TapeFile, many
 from proofs.workload import ENGINES, FAULTS, Run, Shape
@@ -39,6 +41,44 @@ def test_other_shapes_are_clean(brokers: int, clients: int) -> None:
     shape = Shape("mixed", brokers, clients, 6, FAULTS)
     for results in many(shape, range(8), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_crowded_runs_are_clean(engine: str) -> None:
+    shape = Shape(engine, 4, 6, 6, FAULTS, crowded=True)
+    for results in many(shape, range(16), jobs=1):
+        assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
+
+
+def test_in_a_crowd_much_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many runs, there are far more in which an operation is held."""
+    held: set[int] = set()
+    seed = 0
+    must_wait = Broker._must_wait
+
+    def counted(broker: Broker, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
+        waits = must_wait(broker, source, message, engine)
+        if waits:
+            held.add(seed)
+        return waits
+
+    monkeypatch.setattr(Broker, "_must_wait", counted)
+    counts: list[int] = []
+    for shape in (Shape("d-tx", 4, 6, 6), Shape("d-tx", 4, 6, 6, crowded=True)):
+        held.clear()
+        for seed in range(40):
+            Run(shape, shape.tape(seed)).go()
+        counts.append(len(held))
+    assert counts[1] > 2 * counts[0] > 0
+
+
+def test_a_crowded_run_is_replayed_as_one() -> None:
+    shape = Shape("d-tx", 4, 6, 6, crowded=True)
+    assert shlex.split(command(shape, 3))[-1] == "--crowded"
+    replayed = padres_tx(*shlex.split(command(shape, 3))[2:])
+    run = Run(shape, shape.tape(3))
+    run.go()
+    assert f"digest {run.world.sim.digest}" in replayed.stdout
 
 
 SCRIPT = """
