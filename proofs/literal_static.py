@@ -3,8 +3,9 @@
 Every operation carries its dependencies. A broker waits for those that, by its tables, will come
 here, and works on the shared tables at once. The edge broker of a client that a tcm names issues
 that client's operations when the tcm arrives, which spares a model of the client; the paper's
-clients do the same, one delay later. The commit is an operation that depends on all others, is
-broadcast, and whose acknowledgements converge (Section 6.2). Aborts are not modelled.
+clients do the same, some time later (`GuessedWithClients`). The commit is an operation that depends
+on all others, is broadcast, and whose acknowledgements converge (Section 6.2). Aborts are not
+modelled.
 
 `literal` has the variants of the dynamic engines. Nothing in the product knows this module.
 """
@@ -17,11 +18,14 @@ import msgspec
 
 from overlay.broker import Broker
 from overlay.codec import StructCodec
-from overlay.effects import Effect, Send
+from overlay.effects import Effect, Send, SetTimer
 from overlay.messages import ClientName, Hop, Operation, Pub, client_hop, is_client
 from overlay.routing import PLAIN
 from padres_tx.engines.s_tx import STx
 from padres_tx.wire import Ended, FromClient, Step, Submit, TxID, engine_message, tx_text
+
+#: What a client takes to act, where that is looked at; explorers let it take any time.
+CLIENT_DELAY_S = 0.001
 
 
 class OpMsg(msgspec.Struct, frozen=True, array_like=True, tag=90):
@@ -135,8 +139,11 @@ class PrintedDependencies(STx):
             operation = self.broker.admit(source, asked, PLAIN)
         outcome = self.routing.apply(source, operation)
         whose = tx_text(message.tx), self.name
+        place = _place(message) if is_client(source) else ((), "")
         effects: list[Effect] = [
-            self.broker.record_change("apply", now, source, operation, outcome, None, *whose)
+            self.broker.record_change(
+                "apply", now, source, operation, outcome, None, *whose, *place
+            )
         ]
         for hop, sent in outcome.forward:
             effects += self._pass_on((hop,), msgspec.structs.replace(message, operation=sent))
@@ -149,17 +156,36 @@ class PrintedDependencies(STx):
         found = self.routing.prt.hops(pub.point)
         hops = tuple(hop for hop in found if is_client(hop) or hop != source)
         whose: dict[str, Any] = {"tx": tx_text(message.tx), "op_kind": step.kind}
-        effects: list[Effect] = [
+        effects: list[Effect] = []
+        if is_client(source):
+            after, trigger = _place(message)
+            effects.append(
+                self.broker.record(
+                    "publish",
+                    now,
+                    pub,
+                    source,
+                    engine=self.name,
+                    after=after,
+                    trigger=trigger,
+                    **whose,
+                )
+            )
+        effects.append(
             self.broker.record("match", now, pub, source, hops, engine=self.name, **whose)
-        ]
+        )
         for hop in hops:
             if not is_client(hop):
                 effects += self._pass_on((hop,), message)
             elif step.kind == "pub":
                 effects.append(Send((hop,), pub))
             elif hop[1:] in step.receivers:
-                effects += self._issue(hop[1:], message.tx, message.steps, now)
+                effects += self._ask(hop[1:], message, now)
         return effects
+
+    def _ask(self, client: str, message: OpMsg, now: float) -> list[Effect]:
+        """A client has received the tcm that asks it to act."""
+        return self._issue(client, message.tx, message.steps, now)
 
     def _pass_on(self, hops: tuple[Hop, ...], message: OpMsg | CmtAck) -> list[Effect]:
         return [Send(hops, engine_message(self.name, codec.encode(message)))] if hops else []
@@ -191,6 +217,35 @@ class GuessedDependencies(PrintedDependencies):
 
     def _leads(self, last_hop: Hop, home: Hop) -> bool:
         return last_hop != home
+
+
+class GuessedWithClients(GuessedDependencies):
+    """The same with clients that act in their own time, when they have received a tcm."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        #: By timer: who has still to act, in what.
+        self._asked: dict[str, tuple[str, OpMsg]] = {}
+
+    def _ask(self, client: str, message: OpMsg, now: float) -> list[Effect]:
+        key = f"{client}:{message.at}"
+        self._asked[key] = client, message
+        return [SetTimer(f"{self.name}/{key}", CLIENT_DELAY_S)]
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        client, message = self._asked.pop(key)
+        return self._issue(client, message.tx, message.steps, now)
+
+
+def _place(message: OpMsg) -> tuple[tuple[str, ...], str]:
+    """For records: the publications of the same client that an operation comes after, and the tcm
+    that its client answers with it. All other orders follow from these."""
+    step = message.steps[message.at]
+    before = [message.steps[at] for at in sorted(_all_before(message.steps, message.at))]
+    said = [each for each in before if each.filter is None]
+    after = tuple(f"{each.client}:{each.seq}" for each in said if each.client == step.client)
+    asked = [f"{each.client}:{each.seq}" for each in said if step.client in each.receivers]
+    return after, asked[-1] if asked else ""
 
 
 def _all_before(steps: tuple[Step, ...], at: int) -> set[int]:

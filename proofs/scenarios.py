@@ -456,6 +456,32 @@ STATIC = [
             ),
         ),
     ),
+    Scenario(
+        "s-tx-late-participant",
+        "(3) who is asked to subscribe takes its time, and nobody advertises what it subscribes to",
+        CHAIN_2,
+        {"E": "B1", "A": "B2"},
+        {
+            "E": Role(
+                (
+                    plan(
+                        "E",
+                        static.tcm({"class": "move"}, ops={"A": [static.sub(X)]}),
+                        static.pub({"class": "y"}),
+                    ),
+                )
+            ),
+        },
+        (("E", "adv", MOVE), ("E", "adv", Y), ("A", "sub", MOVE), ("A", "sub", Y)),
+        ours(
+            guess=weaker(
+                "Algorithm 4, corrected",
+                "order",
+                s_tx=literal_static.GuessedWithClients,
+            ),
+        ),
+        ring=True,
+    ),
 ]
 
 # --- what is undone ---
