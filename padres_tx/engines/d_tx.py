@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.messages import Hop, Leave, Operation
@@ -48,6 +50,10 @@ from padres_tx.wire import Begin, TxID, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.
 CONFLICT = "conflict"
+
+#: The longest deadline of a transaction with a fence, which holds everybody up: whatever its client
+#: asks for, the overlay does not stand still for longer.
+FENCE_LIMIT_S = 30.0
 
 
 class DTx(Dynamic):
@@ -205,6 +211,11 @@ class DTx(Dynamic):
                 del self.txs[version]
 
     # --- precedence for a transaction that has lost too often ---
+
+    def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
+        if begin.fence and begin.deadline_s > FENCE_LIMIT_S:
+            begin = msgspec.structs.replace(begin, deadline_s=FENCE_LIMIT_S)
+        return super()._begin(source, begin, now)
 
     def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
         if not begin.fence:

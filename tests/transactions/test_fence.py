@@ -16,9 +16,11 @@ import pytest
 
 from overlay.filters import Filter
 from overlay.simulator import Tape
+from padres_tx.engines.d_tx import FENCE_LIMIT_S
 from padres_tx.transactions import FENCE_AFTER
-from padres_tx.wire import Began, Step, TxID
+from padres_tx.wire import Began, Step, TxID, tx_text
 from proofs.world import World
+from tests.transactions.one_broker import OneBroker
 from tests.transactions.steps import box, chain, pub, sub, tcm, usub
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
@@ -261,3 +263,15 @@ def test_what_does_not_conflict_neither_aborts_nor_delays_each_other() -> None:
     together = side_by_side(engines)
     for n in range(len(engines)):
         assert side_by_side(engines, alone=n) == {n: together[n]}, engines[n]
+
+
+def test_no_fence_stands_for_longer_than_the_limit() -> None:
+    """Whatever a client asks for: meanwhile nobody else can begin anything."""
+    one = OneBroker("d-tx")
+    one.here("C")
+    plain = one.begin("C", deadline_s=3600.0)
+    fenced = one.begin("C", deadline_s=3600.0, fence=True)
+    assert one.timers == {
+        f"d-tx/{tx_text(plain)}": 3600.0,
+        f"d-tx/{tx_text(fenced)}": FENCE_LIMIT_S,
+    }
