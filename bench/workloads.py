@@ -259,14 +259,15 @@ class Source(Environment):
         clock = asyncio.get_running_loop().time
         book, rate = self.book, self.options.rate_per_s
         for _ in range(self.options.events_between):
-            self.n += 1
+            # Kept: while the publisher is held back, what is dispatched counts on.
+            self.n = n = self.n + 1
             self.done += 1
             x = self._instances[self.done % len(self._instances)]
-            await self.client.publish(self.scene.point("event", x=x, n=self.n))
+            await self.client.publish(self.scene.point("event", x=x, n=n))
             book.write(
                 "sent",
                 publisher=self.client.name,
-                n=self.n,
+                n=n,
                 x=x,
                 owner=agent_of(self.scene, x),
                 at_ns=book.now_ns(),
