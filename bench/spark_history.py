@@ -10,15 +10,15 @@ A client that leaves and comes back begins to count again; its lives are told ap
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from bench.spark_shipped import by_value
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
 VERSIONED: Final = ("d-tx",)
@@ -174,7 +174,5 @@ def moved_by(moves: Iterable[Any]) -> list[tuple[str, int, str, str, int]]:
     return found
 
 
-# Executors need not have this package: what they run of it goes with the job.
-# (cloudpickle comes without types.)
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+by_value(__name__)
 _moved_by = F.udf(moved_by, CAUSES)

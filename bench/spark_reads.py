@@ -13,17 +13,16 @@ Who has read whose changes is found at each broker (`spark_replay`); here broker
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from bench.spark_replay import Unit
+from bench.spark_shipped import by_value
 
 #: Engines whose transactions come one after the other, as if nobody else were there.
 ISOLATED: Final = ("d-tx",)
@@ -235,7 +234,5 @@ def _back_to(graph: Graph, knot: set[Node], start: Node) -> list[Node]:
     return []
 
 
-# Executors need not have this package: what they run of it goes with the job.
-# (cloudpickle comes without types.)
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+by_value(__name__)
 _blamed = F.udf(blamed, BLAMED)

@@ -28,7 +28,7 @@ import heapq
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from overlay.filters import Filter, Value
 from overlay.index import Index, is_visible
@@ -184,7 +184,7 @@ class Entry:
         self.step = step
         self.number = number
         self.filter = filter
-        self.hop: Hop = step.source  # type: ignore[assignment]  # A hop is its name.
+        self.hop = cast("Hop", step.source)
         self.positive = step.op_kind in ("sub", "adv")
         self.added_by = added_by
         self.removed_by: tuple[Version, ...] = ()
@@ -339,7 +339,7 @@ class Access:
         self.own = own
         #: Of a publication, where it looks.
         self.point = point
-        self.hop: Hop = ""  # type: ignore[assignment]
+        self.hop = cast("Hop", "")  # Nobody asks an access where it came from; an index does.
         self.added_by: Version | None = None
         self.removed_by: tuple[Version, ...] = ()
 

@@ -7,13 +7,15 @@ library that they import. An executor that has the package uses what was shipped
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sortedcontainers
+from pyspark import cloudpickle
 
 import overlay
 
@@ -37,6 +39,16 @@ OVERLAY: Final = (
 
 #: Archives are fetched from where they are for as long as their session lives.
 _kept: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+
+def by_value(*modules: str) -> None:
+    """Let the functions of these modules go with a job, for executors that do not have them.
+
+    A module whose functions run on executors calls it with its own name, at its end.
+    """
+    pickler: Any = cloudpickle  # PySpark ships it without types.
+    for module in modules:
+        pickler.register_pickle_by_value(sys.modules[module])
 
 
 def ship(spark: SparkSession) -> None:

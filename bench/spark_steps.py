@@ -10,13 +10,11 @@ records of a broker never have to fit into memory.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -25,7 +23,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from bench import spark_history, spark_replay
 from bench.spark_history import NAMED, VERSIONED, Keep
 from bench.spark_replay import Found, Step, replay
-from bench.spark_shipped import ship
+from bench.spark_shipped import by_value, ship
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -241,7 +239,4 @@ def _known(traces: DataFrame, txs: DataFrame, routed: DataFrame, changed: DataFr
     )
 
 
-# Executors need not have this package: what they run of it goes with the job.
-# (cloudpickle comes without types.)
-for _module in (spark_replay, sys.modules[__name__]):
-    cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
+by_value(spark_replay.__name__, __name__)

@@ -11,17 +11,15 @@ publish for it.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from bench.spark_shipped import ship
+from bench.spark_shipped import by_value, ship
 from overlay.filters import Filter
 from overlay.index import Index
 from overlay.lastword import reaches, settle
@@ -264,8 +262,6 @@ class _Publishers:
         yield from edges
 
 
-# Executors need not have this package: what they run of it goes with the job.
-# (cloudpickle comes without types.)
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+by_value(__name__)
 _live = F.udf(live, WORDS)
 _stands = F.udf(stands, LINES)

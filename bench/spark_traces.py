@@ -21,19 +21,18 @@ Nothing here reads or writes files; `after`, `trigger` and `outcome` of records 
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any, Final
 
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from bench import spark_history, spark_reads, spark_steps, spark_tables
 from bench.spark_history import NAMED, Keep
+from bench.spark_shipped import by_value
 
 VERDICT: Final = ("run", "kind", "engine", "tx")
 
@@ -319,7 +318,5 @@ def come_before(operations: Iterable[Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-# Executors need not have this package: what they run of it goes with the job.
-# (cloudpickle comes without types.)
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+by_value(__name__)
 _come_before = F.udf(come_before, PAIRS)

@@ -22,10 +22,11 @@ def install() -> None:
     from twisted.internet import epollreactor
     from twisted.internet import main as twisted_main
 
+    # Any: Twisted gives neither types.
     base: Any = epollreactor.EPollReactor
     main: Any = twisted_main
 
-    class FineReactor(base):  # type: ignore[misc]
+    class FineReactor(base):  # type: ignore[misc]  # Its base has no types, see above.
         """Twisted's epoll reactor, waiting by the microsecond."""
 
         def doPoll(self, timeout: float | None) -> None:

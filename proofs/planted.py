@@ -225,7 +225,7 @@ class _Diverges:
 
     def __init__(self, broker: Broker) -> None:
         broker.routing.__class__ = _NeverTakesBack
-        super().__init__(broker)  # type: ignore[call-arg]
+        super().__init__(broker)  # type: ignore[call-arg]  # The engine's, which is behind it.
 
 
 class DivergesDTx(_Diverges, DTx):
