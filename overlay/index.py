@@ -207,13 +207,12 @@ class Index(Generic[E]):
                     found[hop] = record
                     self._answer = None
             branches = node.branches
-            if branches is not None and (
-                len(branches.hops) > len(found) or not branches.hops.keys() <= found.keys()
-            ):
+            if branches is not None:
                 way = branches.way
                 if way is None:
                     way = branches.only_way()
                 if way:
+                    # To look there takes no longer than to find out that one need not.
                     name, children = way
                     key: Any = get(name)
                     if key.__class__ is bool:
@@ -222,37 +221,34 @@ class Index(Generic[E]):
                     if child is not None:
                         node = child
                         continue
-                    if not stack:
-                        return
-                    node = stack.pop()
-                    continue
-                # `Branches.reach`, whose calls would take more time than what they do.
-                parts = branches.parts
-                for name in point if len(point) < len(parts) else parts:
-                    part = parts.get(name)
-                    value = get(name)
-                    if part is None or value is None:
-                        continue
-                    if value.__class__ is not bool:
-                        child = part.equal.get(value)
-                        if child is not None:
-                            stack.append(child)
-                        if not (part.cells or part.prefixes or part.present):
+                elif len(branches.hops) > len(found) or not branches.hops.keys() <= found.keys():
+                    # `Branches.reach`, whose calls would take more time than what they do.
+                    parts = branches.parts
+                    for name in point if len(point) < len(parts) else parts:
+                        part = parts.get(name)
+                        value = get(name)
+                        if part is None or value is None:
                             continue
-                        part.reach_unequal(value, stack)
-                    else:
-                        part.reach(value, stack)
-                if branches.ladders or branches.piles:
-                    for hop, group in branches.groups(point):
-                        if hop in found:
-                            continue
-                        for record in group:
-                            if record.rest(get, record.values) and (
-                                not marked or is_visible(record.entry, view)
-                            ):
-                                found[hop] = record
-                                self._answer = None
-                                break
+                        if value.__class__ is not bool:
+                            child = part.equal.get(value)
+                            if child is not None:
+                                stack.append(child)
+                            if not (part.cells or part.prefixes or part.present):
+                                continue
+                            part.reach_unequal(value, stack)
+                        else:
+                            part.reach(value, stack)
+                    if branches.ladders or branches.piles:
+                        for hop, group in branches.groups(point):
+                            if hop in found:
+                                continue
+                            for record in group:
+                                if record.rest(get, record.values) and (
+                                    not marked or is_visible(record.entry, view)
+                                ):
+                                    found[hop] = record
+                                    self._answer = None
+                                    break
             if not stack:
                 return
             node = stack.pop()
