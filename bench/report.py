@@ -200,6 +200,7 @@ def _course(results: Results, points: pd.DataFrame, paper: dict[str, Any]) -> Se
         [
             str(row["series"]),
             str(row["variant"]),
+            _number(row["repetition"]),
             "yes" if row["busy"] else "no",
             _number(row["windows"]),
             _number(row["events_per_s"]),
@@ -208,7 +209,8 @@ def _course(results: Results, points: pd.DataFrame, paper: dict[str, Any]) -> Se
         ]
         for row in rows.to_dict("records")
     ]
-    heads = ["series", "variant", "dispatching", "windows", "events/s", "deviation", "offered/s"]
+    heads = ["series", "variant", "repetition", "dispatching", "windows"]
+    heads += ["events/s", "deviation", "offered/s"]
     return Section(_title(9, paper, ""), svgs, Table(heads, shown), _paper(paper))
 
 

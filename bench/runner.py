@@ -59,7 +59,7 @@ class Beforehand(msgspec.Struct):
 
     #: By topology, delays, step and number of trials.
     waits: dict[str, Calibration] = {}
-    #: Events a second that go through, by experiment, topology, instances and repetition.
+    #: Events a second that go through, by experiment, topology, series, instances and repetition.
     rates: dict[str, float] = {}
 
 
@@ -195,16 +195,17 @@ class Sweep:
         probe = spec.workload_class.probe(options)
         if probe is None:
             return options
+        # No engine has anything to do with it, but machines are not always equally fast: it is
+        # found right before the runs that are compared with one another.
         key = (
-            f"{spec.name}-{combination.topology.name}-i{combination.instances}"
-            f"-r{combination.repetition}"
+            f"{spec.name}-{combination.topology.name}-{combination.series}"
+            f"-i{combination.instances}-r{combination.repetition}"
         )
         if key not in self._found.rates:
             self._looker.noted(f"{key}: looking how many events go through")
             transactions, probing = probe
             directory = self.directory / PROBES / key
             clear(directory)
-            # No engine has anything to do with it; the first stands for all.
             run = describe(combination, probing, None, quick=self._quick)
             run = msgspec.structs.replace(run, run_id=key, transactions=transactions, trace=False)
             watch = self._watch._replace(moved=lambda done: None)

@@ -152,17 +152,20 @@ def _open(records: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def rate_summaries(rates: DataFrame) -> DataFrame:
-    """One row for each point, for its seconds with and without open transactions."""
+    """One row for each point and repetition, for the seconds with and without open transactions.
+
+    Repetitions are not put together here: what was offered differs between them.
+    """
     busy = (F.col("open_transactions") > 0).alias("busy")
     # The first second has the start in it.
     return (
         rates.where("second > 0")
-        .groupBy(*POINT, "dispatch", busy)
+        .groupBy(*POINT, "repetition", "dispatch", busy)
         .agg(
             F.count(F.lit(1)).alias("windows"),
             F.avg("events").alias("events_per_s"),
             F.stddev_samp("events").alias("events_per_s_sd"),
             F.avg("rate_per_s").alias("offered_per_s"),
         )
-        .orderBy(*POINT, "dispatch", "busy")
+        .orderBy(*POINT, "repetition", "dispatch", "busy")
     )

@@ -113,6 +113,34 @@ def test_traces_are_held_against_what_each_engine_promises(results: Results) -> 
     assert "s-tx" not in broken.seen
 
 
+def test_a_drop_is_judged_where_the_machine_kept_the_offered_rate(results: Results) -> None:
+    def judged(*received: tuple[float, float, float], windows: int = 20) -> Claim:
+        """Of repetitions: what is offered, and what comes without and with dispatching."""
+        columns = ["figure", "series", "repetition", "dispatch", "busy"]
+        columns += ["windows", "events_per_s", "events_per_s_sd", "offered_per_s"]
+        rows = [
+            (9, "s-tx", number, dispatch, dispatch, windows, events, 50.0, offered)
+            for number, (offered, without, with_it) in enumerate(received, 1)
+            for dispatch, events in ((False, without), (True, with_it))
+        ]
+        frames = {**vars(results), "rate_points": pd.DataFrame(rows, columns=columns)}
+        changed = Results(results.directory, results.manifest, frames)
+        found = (c for c in claims(changed) if c.what.startswith("Regular traffic while S-TX"))
+        return next(found)
+
+    # What is offered may differ between repetitions: that is no drop, and no noise.
+    held = judged((10_000, 10_000, 9_900), (5_000, 5_000, 4_950))
+    assert held.verdict == HELD and held.seen.startswith("1.00% [0.")
+    assert "2 of 2 repetitions" in held.note and "40 windows" in held.note
+    assert judged((10_000, 10_000, 9_700), (5_000, 5_000, 4_850)).verdict == MISSED
+    # One in which the machine became too slow is left out, whatever it would show.
+    slow = judged((10_000, 10_000, 9_900), (10_000, 7_000, 2_000), (10_000, 9_990, 9_900))
+    assert slow.verdict == HELD and "2 of 3 repetitions" in slow.note
+    assert judged((10_000, 7_000, 7_000), windows=60).verdict == UNKNOWN
+    assert judged((10_000, 10_000, 9_900)).verdict == UNKNOWN
+    assert "too few" in judged((10_000, 10_000, 9_900)).note
+
+
 def test_the_page_says_which_anomalies_were_looked_for(results: Results) -> None:
     text = report.render(with_traces(results, ("s-tx", "dirty", 7)))
     for kind, meaning in MEANING.items():
