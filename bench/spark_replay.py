@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from overlay.filters import Filter, Value
 from overlay.index import Index, is_visible
+from overlay.index_near import Near
 from overlay.notation import parse_filter, parse_publication
 
 if TYPE_CHECKING:
@@ -350,27 +351,6 @@ class Access:
         return self.point is None or write.filter.matches(self.point)
 
 
-class Near:
-    """What was read and written by units that others here may still be compared to."""
-
-    def __init__(self) -> None:
-        self.reads: dict[str, Index[Access]] = {"prt": Index(), "srt": Index()}
-        self.writes: dict[str, Index[Access]] = {"prt": Index(), "srt": Index()}
-        self._until: list[tuple[int, int, Index[Access], Access]] = []
-        self._ties = 0
-
-    def add(self, index: Index[Access], access: Access, over: int) -> None:
-        self._ties += 1
-        index.insert(access)
-        heapq.heappush(self._until, (over, self._ties, index, access))
-
-    def expire(self, begun: float) -> None:
-        """Leave out what was over before any that is here now had begun."""
-        while self._until and self._until[0][0] < begun:
-            _, _, index, access = heapq.heappop(self._until)
-            index.remove(access)
-
-
 class Broker:
     """One broker of one run."""
 
@@ -388,7 +368,7 @@ class Broker:
         self._coming: list[tuple[int, int, str]] = []
         self._leaving: list[tuple[int, str]] = []
         self._present: dict[str, int] = {}
-        self._near = Near()
+        self._near = Near[Access]()
 
     def know(self, step: Step) -> None:
         """A transaction of the run; all of them come before the first step."""

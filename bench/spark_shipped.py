@@ -31,6 +31,7 @@ OVERLAY: Final = (
     "filters",
     "index",
     "index_forms",
+    "index_near",
     "index_places",
     "index_tree",
     "lastword",

@@ -148,14 +148,32 @@ class Index(Generic[E]):
         """The entries that match the point and are visible, in the order of insertion."""
         get = point.get
         found: list[Record[E]] = []
-        stack = [self._root]
-        while stack:
+        node = self._root
+        stack: list[Node[E]] = []
+        while True:
+            for record in node.records:
+                if record.rest(get, record.values):
+                    found.append(record)
+            branches = node.branches
+            if branches is not None:
+                way = branches.way
+                if way is None:
+                    way = branches.only_way()
+                if way:
+                    name, children = way
+                    key: Any = get(name)
+                    if key.__class__ is bool:
+                        key = BOOLEAN_KEYS[key]
+                    child = children.get(key)
+                    if child is not None:
+                        node = child
+                        continue
+                else:
+                    for _, group in branches.reach(point, stack):
+                        found += [record for record in group if record.rest(get, record.values)]
+            if not stack:
+                return self._in_order(found, view)
             node = stack.pop()
-            found += [record for record in node.records if record.rest(get, record.values)]
-            if (branches := node.branches) is not None:
-                for _, group in branches.reach(point, stack):
-                    found += [record for record in group if record.rest(get, record.values)]
-        return self._in_order(found, view)
 
     def admits(self, point: dict[str, Value]) -> bool:
         """Whether evidently an entry matches the point, and the point is well-formed; a quick yes

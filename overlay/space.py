@@ -9,7 +9,7 @@ This module knows nothing of brokers, nor where an operation has to go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from overlay.filters import Filter, Value
 from overlay.index import Index, View, is_visible
@@ -134,9 +134,10 @@ class Space:
 
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the clients that want the point, each once."""
-        if not self._holes:
+        holes = self._no.matching(point, view) if self._holes else None
+        if not holes:
             return self._yes.hops(point, view)
-        return tuple(dict.fromkeys(entry.hop for entry in self.matching(point, view)))
+        return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
 
     def admits(self, point: dict[str, Value]) -> bool:
         """Whether evidently some client wants the point, and it is well-formed; a quick yes, while
@@ -149,14 +150,18 @@ class Space:
 
     def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[Entry]:
         """The yes entries that contain the point and that no later no of their client does."""
+        holes = self._no.matching(point, view) if self._holes else ()
+        return self._outside(holes, point, view)
+
+    def _outside(
+        self, holes: Iterable[Entry], point: Mapping[str, Value], view: View | None
+    ) -> list[Entry]:
+        """The yes entries that contain the point, and come after their client's holes."""
         last_no: dict[str, int] = {}
-        for hole in self._no.matching(point, view):
+        for hole in holes:
             last_no[hole.client] = max(hole.seq, last_no.get(hole.client, 0))
-        return [
-            entry
-            for entry in self._yes.matching(point, view)
-            if entry.seq > last_no.get(entry.client, 0)
-        ]
+        found = self._yes.matching(point, view)
+        return [entry for entry in found if entry.seq > last_no.get(entry.client, 0)]
 
     def overlapping(self, filter: Filter, view: View | None = None) -> list[Entry]:
         return self._yes.overlapping(filter, view) + self._no.overlapping(filter, view)

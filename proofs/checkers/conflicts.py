@@ -20,13 +20,11 @@ So the work follows the records and how much happens at once, not the pairs of o
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter
-from overlay.index import Index
+from overlay.index_near import Near
 from overlay.messages import Hop, Version
 from proofs.checkers.anomalies import ISOLATED
 from proofs.checkers.replay import Replay
@@ -125,7 +123,7 @@ class Conflicts:
             if unit is not None and unit.kind == "tx":
                 first.setdefault(unit, event.at)
                 last[unit] = event.at
-        near = _Near()
+        near = Near[Access]()
         #: The transactions that are here, with when they came.
         present: dict[Unit, int] = {}
         for event, unit in events:
@@ -139,14 +137,16 @@ class Conflicts:
                 del present[unit]
                 near.expire(min(present.values(), default=math.inf))
 
-    def _step(self, event: Event, unit: Unit, near: _Near, over: int) -> None:
+    def _step(self, event: Event, unit: Unit, near: Near[Access], over: int) -> None:
         reads, writes = self._accesses(event, unit)
         for table, access in reads:
-            for other in near.written(table, access):
-                self._compare(access, other)
+            for other in near.writes[table].overlapping(access.filter):
+                if _concerns(access, other):
+                    self._compare(access, other)
         for table, access in writes:
-            for other in near.read(table, access):
-                self._compare(other, access)
+            for other in near.reads[table].overlapping(access.filter):
+                if _concerns(other, access):
+                    self._compare(other, access)
         for table, access in reads:
             near.add(near.reads[table], access, over)
         for table, access in writes:
@@ -233,35 +233,6 @@ class Conflicts:
                 if table == "srt":
                     reads.append(("prt", Access(unit, event, entry.filter)))
         return reads, writes
-
-
-class _Near:
-    """What was read and written at a broker by units that others there may still be compared to."""
-
-    def __init__(self) -> None:
-        self.reads: dict[str, Index[Access]] = {"prt": Index(), "srt": Index()}
-        self.writes: dict[str, Index[Access]] = {"prt": Index(), "srt": Index()}
-        self._until: list[tuple[int, int, Index[Access], Access]] = []
-        self._ties = 0
-
-    def add(self, index: Index[Access], access: Access, over: int) -> None:
-        self._ties += 1
-        index.insert(access)
-        heapq.heappush(self._until, (over, self._ties, index, access))
-
-    def expire(self, begun: float) -> None:
-        """Leave out what was over before any that is here now had begun."""
-        while self._until and self._until[0][0] < begun:
-            _, _, index, access = heapq.heappop(self._until)
-            index.remove(access)
-
-    def written(self, table: str, read: Access) -> Iterable[Access]:
-        found = self.writes[table].overlapping(read.filter)
-        return [write for write in found if _concerns(read, write)]
-
-    def read(self, table: str, write: Access) -> Iterable[Access]:
-        found = self.reads[table].overlapping(write.filter)
-        return [read for read in found if _concerns(read, write)]
 
 
 def _concerns(read: Access, write: Access) -> bool:
