@@ -13,7 +13,6 @@ the speed of a shared machine changes; memory is read when the traffic is over. 
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock, rss_mb
 from bench.crowd import Crowd, TooFewDescriptors, allow_connections
-from bench.hop import WARM_UP, lone_broker
+from bench.hop import WARM_UP, lone_broker, median_ratio
 from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic
 from padres_tx.cli.common import WrongInput
@@ -80,10 +79,6 @@ class Way:
         before_s = cpu_s(self.broker.pid)
         self.per_s.append(self.traffic.run(publications).publications_per_s)
         self.us.append((cpu_s(self.broker.pid) - before_s) * 1e6 / publications)
-
-    def share_left_by(self, other: Way) -> float:
-        """This broker's CPU time, of the other's."""
-        return round(statistics.median(a / b for a, b in zip(self.us, other.us, strict=True)), 3)
 
 
 def measure(
@@ -141,8 +136,8 @@ def measure(
             cpu_us=round(min(many.us), 3),
             same_table_cpu_us=round(min(same.us), 3),
             few_cpu_us=round(min(few.us), 3),
-            same_table_share=same.share_left_by(many),
-            share=few.share_left_by(many),
+            same_table_share=median_ratio(same.us, many.us, 3),
+            share=median_ratio(few.us, many.us, 3),
         )
 
 

@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def hops() -> Iterator[Figure]:
-    row = hop.measure(publications=50_000)
+    row = hop.measure(publications=20_000)
     yield Figure("broker hop / bare relay", row.ratio, f"{row.broker_us:.1f} µs", hop.MAX_RATIO)
     yield Figure(
         "publisher's edge / bare relay", row.edge_ratio, f"{row.edge_us:.1f} µs", hop.MAX_EDGE_RATIO
@@ -118,10 +118,7 @@ def matching() -> Iterator[Figure]:
         noise=MORE_NOISE,
     )
     for workload, limit in match.LIMITS.items():
-        less, more = (
-            match.alone(workload, count=count, publications=1000, seed=0)
-            for count in (10_000, 100_000)
-        )
+        less, more = match.alone(workload, counts=(10_000, 100_000), publications=1000, seed=0)
         yield Figure(
             f"{workload} at 100,000 / 10,000",
             round(more.match_us / less.match_us, 2),

@@ -11,14 +11,15 @@ Three processes do the same work at the same time of day, in turn, round after r
 
 The brokers are processes as `padres-tx up` starts them; the neighbours and clients are lean
 (`ends`). All three are saturated: there is always more to read. CPU time is what the process has
-used, user and system, in the kernel's own account. The best round of each counts, since others
-share the machine. Tracing is off.
+used, user and system, in the kernel's own account; that of the best round is told. A ratio is the
+median over rounds of what two of them needed one after the other, since the speed of a shared
+machine changes. Tracing is off.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import statistics
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -37,7 +38,7 @@ from bench.traffic import WANTED, Stage, Traffic, not_matching
 from topologies import BrokerSpec, Edge, Topology
 
 #: How often each of the three runs; the best round counts.
-ROUNDS: Final = 7
+ROUNDS: Final = 25
 
 #: Of the bare relay; and for a publisher's edge broker, which has more to check.
 MAX_RATIO: Final = 2.5
@@ -93,22 +94,28 @@ def measure(
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-"))
         progress("starting processes")
         ways = _start(Stage(stack, Path(directory)), Path(directory), subscriptions)
-        best = dict.fromkeys(ways, math.inf)
+        us: dict[str, list[float]] = {name: [] for name in ways}
         for way in ways.values():
             way.traffic.run(WARM_UP)
         for number in range(1, rounds + 1):
             for name, way in ways.items():
                 progress(f"{name}, round {number} of {rounds}")
-                best[name] = min(best[name], way.us_per_publication(publications))
+                us[name].append(way.us_per_publication(publications))
     return Row(
-        broker_us=round(best["broker"], 3),
-        relay_us=round(best["relay"], 3),
-        ratio=round(best["broker"] / best["relay"], 2),
-        edge_us=round(best["edge"], 3),
-        edge_ratio=round(best["edge"] / best["relay"], 2),
+        broker_us=round(min(us["broker"]), 3),
+        relay_us=round(min(us["relay"]), 3),
+        ratio=median_ratio(us["broker"], us["relay"], 2),
+        edge_us=round(min(us["edge"]), 3),
+        edge_ratio=median_ratio(us["edge"], us["relay"], 2),
         publications=publications,
         subscriptions=subscriptions,
     )
+
+
+def median_ratio(over: list[float], under: list[float], digits: int) -> float:
+    """Of two series of rounds that were run in turn."""
+    ratios = [a / b for a, b in zip(over, under, strict=True)]
+    return round(statistics.median(ratios), digits)
 
 
 def _start(stage: Stage, directory: Path, subscriptions: int) -> dict[str, Way]:
@@ -169,7 +176,7 @@ Examples:
 @click.option(
     "--publications",
     type=click.IntRange(min=1),
-    default=50_000,
+    default=20_000,
     show_default=True,
     help="How many go through each process in each round.",
 )

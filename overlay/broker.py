@@ -272,7 +272,7 @@ class Broker(Recorder):
                     return [Send((source,), refusal)]
             if versions.stamp:
                 pub = msgspec.structs.replace(pub, hidden=versions.stamp)
-        hops = self.routing.prt.hops(pub.point, view)
+        hops = self.routing.prt.finder.hops(pub.point, view)
         if not from_client and source in hops:
             hops = tuple(hop for hop in hops if hop != source)
         if self.trace:

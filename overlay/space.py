@@ -50,6 +50,8 @@ class Space:
         self._no: Index[Entry] = Index()
         #: How many entries say no; mostly none, and then nobody has to ask for them.
         self._holes = 0
+        #: Whom to ask for `hops`, without a call in between where the index alone can tell.
+        self.finder: Index[Entry] | Space = self._yes
         #: By client and number. Mostly one entry each; but two transactions that know nothing of
         #: each other may both bring one operation here, and at most one of them will be committed.
         self._of: dict[str, dict[int, list[Entry]]] = {}
@@ -58,7 +60,9 @@ class Space:
         copies = self._of.setdefault(entry.client, {}).setdefault(entry.seq, [])
         assert all(copy.added_by != entry.added_by for copy in copies), entry
         copies.append(entry)
-        self._holes += not entry.positive
+        if not entry.positive:
+            self._holes += 1
+            self.finder = self
         self._index(entry).insert(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -68,7 +72,9 @@ class Space:
             del held[entry.seq]
             if not held:
                 del self._of[entry.client]
-        self._holes -= not entry.positive
+        if not entry.positive:
+            self._holes -= 1
+            self.finder = self if self._holes else self._yes
         self._index(entry).remove(entry)
 
     def __contains__(self, entry: Entry) -> bool:
@@ -134,8 +140,7 @@ class Space:
 
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the clients that want the point, each once."""
-        holes = self._no.matching(point, view) if self._holes else None
-        if not holes:
+        if not self._holes or not (holes := self._no.matching(point, view)):
             return self._yes.hops(point, view)
         return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
 
