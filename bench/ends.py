@@ -151,7 +151,7 @@ class Linked(Frames):
         self._flush()
         while self._link.pending:
             self._take_in()
-        for message, _ in self._link.inbox:
+        for message in self._link.inbox:
             if isinstance(message, PubRefused):
                 raise Wrong(f"a publication was refused: {message.reason}")
 
@@ -163,7 +163,7 @@ class Linked(Frames):
         link = self._link
         if not link.inbox:
             self._take_in()
-        messages = [message for message, _ in link.hand_over_some(WINDOW_MESSAGES)]
+        messages, _ = link.hand_over_some(WINDOW_MESSAGES)
         self._flush()
         return messages
 

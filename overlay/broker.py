@@ -162,6 +162,7 @@ class Broker(Recorder):
         #: While one that has waited is carried out: how many that came with it wait in its place.
         self._in_its_place: int | None = None
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+            Pub: self._publish,
             Operation: self._operate,
             Done: self._done,
             Join: self._asked_to_join,
@@ -180,8 +181,6 @@ class Broker(Recorder):
 
         Raises PeerError when the source may not say that.
         """
-        if message.__class__ is Pub:
-            return self._publish(source, message, now)
         receiver = self._receivers.get(type(message))
         if receiver is None:
             raise ProtocolError(f"a broker takes no {type(message).__name__}")
@@ -250,31 +249,66 @@ class Broker(Recorder):
 
     # --- publications ---
 
-    def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
-        versions = self.versions
-        view = versions.view(pub.hidden) if versions.committed else None
-        from_client = source[0] == "@"  # `is_client`, without a call for each publication.
-        if from_client:
-            # What is evidently admitted, as nearly everything is, `_refusal` need not look at.
-            space = self.routing.srt.get(source)
+    def pass_on(
+        self, source: Hop, messages: list[AnyMessage], start: int = 0
+    ) -> list[tuple[tuple[Hop, ...], int]]:
+        """Where publications go that have come one after the other, and have only to go on.
+
+        Answers how many go to which hops, in their order, for the messages from `start` on, up to
+        the first that is something else. That one is for `receive`, which would do the same with
+        each of the others, at several times the price.
+        """
+        if self.trace or self.versions.committed:
+            return []
+        end = self._admitted(source, messages, start) if is_client(source) else len(messages)
+        runs: list[tuple[tuple[Hop, ...], int]] = []
+        find = self.routing.prt.finder.hops
+        hops: tuple[Hop, ...] = ()
+        count = 0
+        for message in messages[start:end]:
+            if message.__class__ is not Pub:
+                break
+            found = find(message.point)
+            # Publications that go the same way are given the same tuple, nearly always.
+            if found is hops:
+                count += 1
+                continue
+            if count:
+                runs.append((_without(source, hops), count))
+            hops = found
+            count = 1
+        if count:
+            runs.append((_without(source, hops), count))
+        return runs
+
+    def _admitted(self, source: Hop, messages: list[AnyMessage], start: int) -> int:
+        """Where the client's publications end that evidently are right, and need no stamp."""
+        space = self.routing.srt.get(source)
+        if space is None or source not in self._joined or self.versions.stamp:
+            return start
+        client, admits = source[1:], space.admission()
+        for at in range(start, len(messages)):
+            pub = messages[at]
             if (
-                space is None
-                or source not in self._joined
-                or source[1:] != pub.client
+                pub.__class__ is not Pub
+                or pub.client != client
                 or pub.hidden
                 or not (
-                    space.admits(pub.point)
-                    or (is_evidently_right(pub.point) and space.holds(pub.point, view))
+                    admits(pub.point) or (is_evidently_right(pub.point) and space.holds(pub.point))
                 )
             ):
-                refusal = self._refusal(source, pub)
-                if refusal is not None:
-                    return [Send((source,), refusal)]
-            if versions.stamp:
-                pub = msgspec.structs.replace(pub, hidden=versions.stamp)
-        hops = self.routing.prt.finder.hops(pub.point, view)
-        if not from_client and source in hops:
-            hops = tuple(hop for hop in hops if hop != source)
+                return at
+        return len(messages)
+
+    def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
+        view = self.versions.view(pub.hidden)
+        if is_client(source):
+            refusal = self._refusal(source, pub)
+            if refusal is not None:
+                return [Send((source,), refusal)]
+            if self.versions.stamp:
+                pub = msgspec.structs.replace(pub, hidden=self.versions.stamp)
+        hops = _without(source, self.routing.prt.hops(pub.point, view))
         if self.trace:
             return self.record_publication(source, pub, now, hops, view)
         return [Send(hops, pub)] if hops else []
@@ -286,7 +320,8 @@ class Broker(Recorder):
         if pub.hidden:
             raise ProtocolError("only a broker stamps publications")
         try:
-            check_point(pub.point)
+            if not is_evidently_right(pub.point):
+                check_point(pub.point)
             if self.routing.may_publish(source, pub.point, self.versions.view()):
                 return None
         except FilterError as error:
@@ -656,6 +691,13 @@ class Broker(Recorder):
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]
+
+
+def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    """Where a publication goes; a client is given its own, a neighbour has it already."""
+    if is_client(source) or source not in hops:
+        return hops
+    return tuple(hop for hop in hops if hop != source)
 
 
 def _answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:

@@ -250,7 +250,7 @@ class Host:
             self._give_up(peer)
         else:
             self._peers.pop(peer.hop, None)
-            peer.link.inbox.clear()
+            peer.link.drop_inbox()
 
     def _depart(self, client: Client) -> None:
         """A client is gone: forget it here, and tell the core as soon as it can be told."""
@@ -259,7 +259,7 @@ class Host:
             client.grace = None
         self._flow.waiting.pop(client, None)
         self._unacknowledged.pop(client, None)
-        client.link.inbox.clear()
+        client.link.drop_inbox()
         if self._peers.get(client.hop) is not client:
             return
         del self._peers[client.hop]
@@ -314,45 +314,35 @@ class Host:
     def _hand_over(self, peer: Peer, now: float) -> bool:
         """Give the core what has come from a peer; False if the rest has to wait."""
         link, hop = peer.link, peer.hop
-        receive, queue = self._core.receive, self._queue_for
         while link.inbox:
             if not self._flow.admits(peer):
                 return False
-            items = link.hand_over_some(QUANTUM)
-            self._messages_in += len(items)
-            # Where the last one went, and the outgoing frames of those peers: publications that
-            # go the same way are given the same tuple (`Index.hops`).
-            ready: tuple[Hop, ...] | None = None
-            outgoing: list[list[bytes]] = []
-            for message, frame in items:
+            messages, frames = link.hand_over_some(QUANTUM)
+            self._messages_in += len(messages)
+            at = 0
+            while True:
+                for hops, count in self._core.pass_on(hop, messages, at):
+                    self._queue_for(hops, frames[at : at + count])
+                    at += count
+                if at == len(messages):
+                    break
+                message, frame = messages[at], frames[at]
                 try:
-                    effects = receive(hop, message, now)
+                    effects = self._core.receive(hop, message, now)
                 except PeerError as error:
                     self._expel(peer, error)
                     return True
-                if len(effects) == 1:
-                    # A publication, nearly always: what has come goes on, and that is all.
-                    [effect] = effects
-                    if effect.__class__ is Send and effect.message is message:
-                        hops = effect.hops
-                        if hops is ready:
-                            for frames in outgoing:
-                                frames.append(frame)
-                            continue
-                        outgoing = queue(hops, frame)
-                        ready = hops
-                        continue
-                ready = None  # Somebody may go, or be written to.
                 closed = self._carry_out(effects, message, frame)
                 if closed and self._peers.get(hop) is not peer:
                     break  # The rest was said by somebody who is not here any more.
+                at += 1
             self._touch(peer)  # For the acknowledgement.
             self._flush(now)
         return True
 
     def _answer(self, operator: Operator, now: float) -> None:
         while operator.link.inbox:
-            message, _ = operator.link.hand_over()
+            message = operator.link.hand_over()
             if not isinstance(message, Inspect):
                 raise ProtocolError("an operator may inspect, and nothing else")
             if message.what == "status":
@@ -374,7 +364,7 @@ class Host:
         for effect in effects:
             if type(effect) is Send:
                 data = frame if effect.message is message else _pack(effect.message)
-                self._queue_for(effect.hops, data)
+                self._queue_for(effect.hops, [data])
             elif type(effect) is Record:
                 if self._record is not None:
                     self._record(effect)
@@ -393,20 +383,15 @@ class Host:
                 self._cancel(effect.key)
         return closed
 
-    def _queue_for(self, hops: tuple[Hop, ...], frame: bytes) -> list[list[bytes]]:
-        """Give a frame to the peers; answers where those have it, for more of the same turn."""
-        queues: list[list[bytes]] = []
+    def _queue_for(self, hops: tuple[Hop, ...], frames: list[bytes]) -> None:
         for hop in hops:
             peer = self._peers.get(hop)
             if peer is None:
                 # A client or operator that has gone; the core is about to hear of it.
                 assert hop.startswith(("@", "?")), hop
                 continue
-            if not peer.outgoing:
-                self._touch(peer)
-            peer.outgoing.append(frame)
-            queues.append(peer.outgoing)
-        return queues
+            self._touch(peer)
+            peer.outgoing += frames
 
     def _cancel(self, key: str) -> None:
         timer = self._timers.pop(key, None)

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from overlay.filters import Filter, Value
+from overlay.index_forms import Admission, never
 from overlay.index_places import BOOLEAN_KEYS
 from overlay.index_tree import Node, Record
 
@@ -175,14 +176,13 @@ class Index(Generic[E]):
                 return self._in_order(found, view)
             node = stack.pop()
 
-    def admits(self, point: dict[str, Value]) -> bool:
-        """Whether evidently an entry matches the point, and the point is well-formed; a quick yes
-        for what `hops` has found before, while a no may be mistaken."""
-        if self._marked:
-            return False
-        for record in self._witnesses.values():
-            return record.whole.admits(point, record.values)
-        return False
+    def admission(self) -> Admission:
+        """Whether evidently an entry matches a point, and the point is well-formed: a quick yes for
+        what `hops` has found before, while a no may be mistaken. Valid until an entry changes."""
+        if not self._marked:
+            for record in self._witnesses.values():
+                return record.whole.admission(record.values)
+        return never
 
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the entries that match the point and are visible, each once, sorted."""

@@ -32,8 +32,8 @@ Get: TypeAlias = Callable[[str], Any]
 #: Asked with the `get` of a point, and the values of a record.
 Test: TypeAlias = Callable[[Get, tuple[Any, ...]], bool]
 
-#: Asked with a point, and the values of a record.
-Admission: TypeAlias = Callable[[dict[str, Value], tuple[Any, ...]], bool]
+#: Asked with a point.
+Admission: TypeAlias = Callable[[dict[str, Value]], bool]
 
 #: Forms that are compiled; real overlays have a handful. Each takes about 2 kB and 0.1 ms.
 FORMS_LIMIT: Final = 1000
@@ -57,7 +57,7 @@ class Form:
     Of `known` attributes the test asks nothing, for whoever has come so far knows that they match.
     """
 
-    __slots__ = ("_known", "_parts", "_without", "admits", "test")
+    __slots__ = ("_admission", "_is_compiled", "_known", "_parts", "_without", "test")
 
     def __init__(
         self, parts: tuple[Part, ...], known: frozenset[str], *, is_compiled: bool
@@ -66,15 +66,18 @@ class Form:
         self._known = known
         self._without: dict[str, Form] = {}
         self.test = (compiled if is_compiled else interpreted)(parts, known)
-        #: Asked with a point and the values of a record, whether the point is well-formed, has just
-        #: the attributes of the filter, and matches. A quick yes to what a client publishes in the
-        #: space that it advertised; a no may be mistaken.
-        self.admits: Admission = self._first_admission if is_compiled else _never
+        self._is_compiled = is_compiled
+        self._admission: Callable[[tuple[Any, ...]], Admission] | None = None
 
-    def _first_admission(self, point: dict[str, Value], values: tuple[Any, ...]) -> bool:
-        """Compile the test when it is asked for, and take it from then on."""
-        self.admits = compiled_admission(self._parts)
-        return self.admits(point, values)
+    def admission(self, values: tuple[Any, ...]) -> Admission:
+        """For a record with these values, whether a point is well-formed, has just the attributes
+        of the filter, and matches. A quick yes to what a client publishes in the space that it
+        advertised; a no may be mistaken."""
+        if self._admission is None:
+            if not self._is_compiled:
+                return never
+            self._admission = compiled_admission(self._parts)
+        return self._admission(values)
 
     def without(self, name: str) -> Form:
         """The same with one more known attribute."""
@@ -148,15 +151,16 @@ def compiled(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
     return test
 
 
-def compiled_admission(parts: tuple[Part, ...]) -> Admission:
+def compiled_admission(parts: tuple[Part, ...]) -> Callable[[tuple[Any, ...]], Admission]:
     """The same that asks of each value, too, whether it is one, and for no other attributes."""
     # As many attributes, and the test finds each of its own: then there are no others.
     terms = [f"len(point) == {len(parts)}", "(get := point.get)", *_terms(parts, admitting=True)]
-    admits: Admission = eval(f"lambda point, values: {' and '.join(terms)}", _GLOBALS)
-    return admits
+    text = f"lambda values: lambda point: {' and '.join(terms)}"
+    admission: Callable[[tuple[Any, ...]], Admission] = eval(text, _GLOBALS)
+    return admission
 
 
-def _never(point: dict[str, Value], values: tuple[Any, ...]) -> bool:
+def never(point: dict[str, Value]) -> bool:
     return False
 
 

@@ -104,6 +104,7 @@ class Link:
         "_heartbeat_s",
         "_idle_s",
         "_inbox_bytes",
+        "_inbox_frames",
         "_life",
         "_outbox_bytes",
         "_outbox_limit_bytes",
@@ -154,8 +155,9 @@ class Link:
         #: Frames that wait to be written, and those written but not acknowledged. Read-only.
         self.outbox: deque[bytes] = deque()
         self.unacked: deque[bytes] = deque()
-        #: Messages that have arrived and wait for the core, with their frames. Read-only.
-        self.inbox: deque[tuple[AnyMessage, bytes]] = deque()
+        #: Messages that have arrived and wait for the core, read-only; and their frames.
+        self.inbox: deque[AnyMessage] = deque()
+        self._inbox_frames: deque[bytes] = deque()
         #: How many messages of this life of the link the core has got.
         self.handed_over = 0
         self._outbox_bytes = self._unacked_bytes = self._inbox_bytes = 0
@@ -171,8 +173,7 @@ class Link:
         What waits in the inbox is dropped: the peer, told how much has been handed over, sends it
         again, and can count on the whole window.
         """
-        self.inbox.clear()
-        self._inbox_bytes = 0
+        self.drop_inbox()
         self._told = self.handed_over
         self._handed_bytes = 0
         self._said_hello = True
@@ -359,7 +360,8 @@ class Link:
         or said hello twice.
         """
         if isinstance(value, Message):
-            self.inbox.append((value, frame))
+            self.inbox.append(value)
+            self._inbox_frames.append(frame)
             self._inbox_bytes += len(frame)
             self._check_window()
         elif isinstance(value, Ack):
@@ -387,8 +389,8 @@ class Link:
             return self._receive_each((decode(frame[PREFIX_SIZE:]), frame) for frame in frames)
         if not _SIGNALS.isdisjoint(map(type, values)):
             return self._receive_each(zip(values, frames, strict=True))
-        messages = cast(list[AnyMessage], values)
-        self.inbox.extend(zip(messages, frames, strict=True))
+        self.inbox.extend(cast(list[AnyMessage], values))
+        self._inbox_frames.extend(frames)
         self._inbox_bytes += sum(map(len, frames))
         self._check_window()
         return None
@@ -419,26 +421,34 @@ class Link:
             self._unacked_bytes -= sum(map(len, [unacked.popleft() for _ in range(count)]))
         self._acked = received
 
-    def hand_over(self) -> tuple[AnyMessage, bytes]:
-        """The next message for the core, with its frame; only while `inbox` is not empty."""
-        item = self.inbox.popleft()
-        size = len(item[1])
+    def hand_over(self) -> AnyMessage:
+        """The next message for the core; only while `inbox` is not empty."""
+        size = len(self._inbox_frames.popleft())
         self._inbox_bytes -= size
         self._handed_bytes += size
         self.handed_over += 1
-        return item
+        return self.inbox.popleft()
 
-    def hand_over_some(self, limit: int) -> list[tuple[AnyMessage, bytes]]:
-        """The next messages for the core, at most so many; it has to get all of them."""
-        inbox = self.inbox
+    def hand_over_some(self, limit: int) -> tuple[list[AnyMessage], list[bytes]]:
+        """The next messages for the core, at most so many, and their frames; it has to get all of
+        them."""
+        inbox, waiting = self.inbox, self._inbox_frames
         if len(inbox) <= limit:
-            items = list(inbox)
+            messages, frames = list(inbox), list(waiting)
             inbox.clear()
+            waiting.clear()
             size, self._inbox_bytes = self._inbox_bytes, 0
         else:
-            items = [inbox.popleft() for _ in range(limit)]
-            size = sum([len(frame) for _, frame in items])
+            messages = [inbox.popleft() for _ in range(limit)]
+            frames = [waiting.popleft() for _ in range(limit)]
+            size = sum(map(len, frames))
             self._inbox_bytes -= size
         self._handed_bytes += size
-        self.handed_over += len(items)
-        return items
+        self.handed_over += len(messages)
+        return messages, frames
+
+    def drop_inbox(self) -> None:
+        """Throw away what the core has not got."""
+        self.inbox.clear()
+        self._inbox_frames.clear()
+        self._inbox_bytes = 0

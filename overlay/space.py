@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from overlay.filters import Filter, Value
 from overlay.index import Index, View, is_visible
+from overlay.index_forms import Admission, never
 from overlay.lastword import reaches
 from overlay.messages import ClientName, Hop, Operation, Version
 from overlay.notation import format_filter
@@ -144,10 +145,10 @@ class Space:
             return self._yes.hops(point, view)
         return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
 
-    def admits(self, point: dict[str, Value]) -> bool:
-        """Whether evidently some client wants the point, and it is well-formed; a quick yes, while
-        a no may be mistaken."""
-        return not self._holes and self._yes.admits(point)
+    def admission(self) -> Admission:
+        """Whether evidently some client wants a point, and it is well-formed: a quick yes, while a
+        no may be mistaken. Valid until an entry changes."""
+        return never if self._holes else self._yes.admission()
 
     def holds(self, point: Mapping[str, Value], view: View | None = None) -> bool:
         """Whether some client wants the point."""

@@ -204,7 +204,7 @@ class TcpChannel:
         link, end = self._link, self._end
         try:
             while link.inbox and end.ready and not self._broken:
-                message, _ = link.hand_over()
+                message = link.hand_over()
                 end.receive(message)
         except ProtocolError as error:
             self._broken = True

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from overlay.broker import Broker
-from overlay.effects import Effect
 from overlay.messages import AnyMessage, Hop, Pub
 from overlay.settings import Settings
 from padres_tx.broker_process import run_broker
@@ -18,10 +17,12 @@ from topologies import Topology
 class Fragile(Broker):
     """A core with a planted bug: it fails at a publication with payload b"bug"."""
 
-    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
-        if isinstance(message, Pub) and message.payload == b"bug":
+    def pass_on(
+        self, source: Hop, messages: list[AnyMessage], start: int = 0
+    ) -> list[tuple[tuple[Hop, ...], int]]:
+        if any(isinstance(said, Pub) and said.payload == b"bug" for said in messages[start:]):
             raise KeyError("planted")
-        return super().receive(source, message, now)
+        return super().pass_on(source, messages, start)
 
 
 def main() -> None:

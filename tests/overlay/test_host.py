@@ -186,10 +186,10 @@ def test_a_report_that_is_too_large_is_refused_with_the_reason() -> None:
 
 
 class Ticking(Broker):
-    """A core that sets, replaces and cancels timers when a publication says so."""
+    """A core that sets, replaces and cancels timers when it is told that something is done."""
 
     def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
-        if isinstance(message, Pub):
+        if isinstance(message, Done):
             effects: list[Effect] = [
                 SetTimer("replaced", 1.0),
                 SetTimer("cancelled", 1.0),
@@ -206,7 +206,7 @@ class Ticking(Broker):
 
 def test_timers_come_back_to_the_core_and_an_error_there_is_a_crash() -> None:
     setting = Setting(Ticking)
-    setting.say("A", Pub("p", 1, {}))
+    setting.say("A", Done(1))
     setting.clock.advance(2.9)
     with pytest.raises(LookupError, match="replaced"):
         setting.clock.advance(0.2)

@@ -42,7 +42,7 @@ def agree(filter: Filter, point: dict[str, Value]) -> None:
 
 def admits_only_what_is_right(filter: Filter, point: dict[str, Any]) -> bool:
     form, ends = form_of(filter)
-    admitted = form.admits(point, ends)
+    admitted = form.admission(ends)(point)
     if admitted:
         check_point(point)
         assert filter.matches(point)

@@ -205,8 +205,7 @@ class RawClient:
         """The next message. Raises Refused when the broker says goodbye."""
         while not self.link.inbox:
             self._advance()
-        message, _ = self.link.hand_over()
-        return message
+        return self.link.hand_over()
 
     def _advance(self) -> None:
         goodbye = self.link.receive(self.next(), self.frame)

@@ -1,0 +1,171 @@
+"""Publications by the batch (`Broker.pass_on`) go where `receive` sends each of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.broker import Broker
+from overlay.effects import Effect, Send
+from overlay.errors import PeerError
+from overlay.filters import Filter, ge, present
+from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub
+from overlay.space import Entry
+
+NEIGHBOURS: Final = ("A", "B")
+CLIENTS: Final = ("p", "q")
+SOURCES: Final = (*NEIGHBOURS, "@p", "@p", "@p", "@q", "@stranger")
+
+VERSION: Final = ("tx", 1)
+
+
+def core(*, trace: bool = False) -> Broker:
+    """A broker with two clients, of which one has advertised most of what there is."""
+    made = Broker(BrokerName("M"), map(BrokerName, NEIGHBOURS), trace=trace)
+    for client in CLIENTS:
+        for effect in made.receive(Hop(f"@{client}"), Join(1, client, ""), 0.0):
+            if isinstance(effect, Send) and isinstance(effect.message, Join):
+                made.receive(effect.hops[0], Done(effect.message.req), 0.0)
+    for filter in (Filter(cls="x", n=ge(0)), Filter(cls=present())):
+        made.receive(Hop("@p"), Operation(0, "adv", "p", 0, filter), 0.0)
+    return made
+
+
+def one_by_one(made: Broker, source: Hop, messages: list[AnyMessage]) -> list[Any]:
+    told: list[Any] = []
+    for message in messages:
+        try:
+            told += sent(made.receive(source, message, 0.0))
+        except PeerError as error:
+            return [*told, str(error)]
+    return told
+
+
+def by_the_batch(made: Broker, source: Hop, messages: list[AnyMessage]) -> list[Any]:
+    """The same as a host does it."""
+    told: list[Any] = []
+    at = 0
+    while True:
+        for hops, count in made.pass_on(source, messages, at):
+            assert count > 0
+            told += [(hops, message) for message in messages[at : at + count] if hops]
+            at += count
+        if at == len(messages):
+            return told
+        try:
+            told += sent(made.receive(source, messages[at], 0.0))
+        except PeerError as error:
+            return [*told, str(error)]
+        at += 1
+
+
+def sent(effects: list[Effect]) -> list[tuple[tuple[Hop, ...], AnyMessage]]:
+    return [(effect.hops, effect.message) for effect in effects if isinstance(effect, Send)]
+
+
+class_values = st.sampled_from(["x", "y"])
+right = st.sampled_from([0, 1, 2.5])
+wrong = st.sampled_from([-1, True, float("nan"), 2**63, "a", "\ud800"])
+points = st.one_of(
+    st.fixed_dictionaries({"cls": class_values}, optional={"n": right}),
+    st.fixed_dictionaries({"cls": class_values}, optional={"n": right, "more": right | wrong}),
+    st.fixed_dictionaries({}, optional={"cls": class_values, "n": wrong}),
+)
+filters = st.one_of(
+    class_values.map(lambda value: Filter(cls=value)),
+    st.integers(0, 2).map(lambda least: Filter(n=ge(least))),
+    st.builds(lambda value, least: Filter(cls=value, n=ge(least)), class_values, st.integers(0, 2)),
+)
+
+
+def publications(client: st.SearchStrategy[str]) -> st.SearchStrategy[Pub]:
+    hidden = st.sampled_from([(), (), (), (), (), (VERSION,)])
+    return st.builds(Pub, client, st.just(1), points, hidden=hidden)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Hop, list[AnyMessage]]:
+    """What one peer has said, mostly rightly."""
+    source = draw(st.sampled_from(SOURCES))
+    own = st.just(source[1:] if source.startswith("@") else f"behind{source}")
+    client = st.one_of(own, own, own, own, own, st.just("somebody"))
+    operations = st.builds(
+        Operation,
+        st.just(0),
+        st.sampled_from(["sub", "sub", "sub", "usub", "adv", "uadv"]),
+        own,
+        st.integers(1, 9),
+        filters,
+    )
+    pubs = publications(client)
+    said = st.lists(st.one_of(pubs, pubs, pubs, operations), min_size=4, max_size=8)
+    return Hop(source), draw(said)
+
+
+def open_version(made: Broker) -> None:
+    if VERSION not in made.versions.open and VERSION not in made.versions.committed:
+        made.versions.begin(VERSION)
+        operation = Operation(0, "sub", "tx", 1, Filter(cls="x"))
+        made.routing.prt.add(Entry(operation, Hop("B"), VERSION))
+
+
+def commit_version(made: Broker) -> None:
+    if VERSION in made.versions.open:
+        made.versions.commit(VERSION)
+
+
+def end_version(made: Broker) -> None:
+    made.versions.abort(VERSION)
+    made.versions.forget(VERSION)
+    entry = made.routing.prt.copy("tx", 1, VERSION)
+    if entry is not None:
+        made.routing.prt.remove(entry)
+
+
+changes = st.sampled_from([end_version, end_version, open_version, commit_version])
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(batches(), changes), min_size=4, max_size=12))
+def test_publications_go_where_receive_sends_them(
+    script: list[tuple[tuple[Hop, list[AnyMessage]], Any]],
+) -> None:
+    plain, batched = core(), core()
+    for (source, messages), change in script:
+        expected = one_by_one(plain, source, messages)
+        assert repr(by_the_batch(batched, source, messages)) == repr(expected)  # NaN is not NaN.
+        change(plain)
+        change(batched)
+
+
+def subscribed(made: Broker, hop: str, filter: Filter) -> None:
+    made.receive(Hop(hop), Operation(0, "sub", hop.strip("@"), 1, filter), 0.0)
+
+
+def test_what_goes_the_same_way_is_one_run() -> None:
+    made = core()
+    subscribed(made, "A", Filter(cls="x"))
+    subscribed(made, "B", Filter(cls="y"))
+    said: list[AnyMessage] = [Pub("p", n, {"cls": "xy"[n // 3 % 2], "n": n}) for n in range(9)]
+    assert made.pass_on(Hop("@p"), said) == [(("A",), 3), (("B",), 3), (("A",), 3)]
+    assert made.pass_on(Hop("@p"), said, 4) == [(("B",), 2), (("A",), 3)]
+    # Not back to where they came from.
+    assert made.pass_on(Hop("A"), said) == [((), 3), (("B",), 3), ((), 3)]
+
+
+def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
+    made = core()
+    subscribed(made, "A", Filter(cls="x"))
+    good, bad = Pub("p", 1, {"cls": "x", "n": 1}), Pub("p", 2, {"cls": "x", "n": float("inf")})
+    assert made.pass_on(Hop("@p"), [good, bad, good]) == [(("A",), 1)]
+    assert made.pass_on(Hop("@p"), [good, bad, good], 1) == []
+    assert made.pass_on(Hop("@p"), [good, Done(1), good]) == [(("A",), 1)]
+    assert made.pass_on(Hop("@q"), [Pub("q", 1, {"cls": "x"})]) == []  # Advertised nothing.
+    made.versions.begin(VERSION)
+    assert made.pass_on(Hop("@p"), [good]) == []  # It needs a stamp.
+    assert made.pass_on(Hop("B"), [good]) == [(("A",), 1)]
+    made.versions.commit(VERSION)
+    assert made.pass_on(Hop("B"), [good]) == []
+    assert core(trace=True).pass_on(Hop("B"), [good]) == []
