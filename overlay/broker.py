@@ -308,6 +308,12 @@ class Broker(Recorder):
                 return [Send((source,), refusal)]
             if self.versions.stamp:
                 pub = msgspec.structs.replace(pub, hidden=self.versions.stamp)
+        elif self.trace:
+            # A neighbour vouches for what it gives on; but a record can tell only what is right.
+            try:
+                check_point(pub.point)
+            except FilterError as error:
+                raise ProtocolError(f"{source} gives on what is no publication: {error}") from None
         hops = _without(source, self.routing.prt.hops(pub.point, view))
         if self.trace:
             return self.record_publication(source, pub, now, hops, view)

@@ -160,6 +160,13 @@ def test_unsubscribing_what_is_not_held_is_refused_and_changes_nothing() -> None
 # --- publications ---
 
 
+@pytest.mark.parametrize("point", [{}, {"x": float("nan")}, {"": 1}])
+def test_garbage_from_a_neighbour_is_its_mistake_with_a_trace_too(point: dict[str, Any]) -> None:
+    core = Broker(BrokerName("B2"), [BrokerName("B1")], trace=True)
+    with pytest.raises(ProtocolError, match="B1 gives on what is no publication"):
+        tell(core, "B1", Pub("E", 1, point))
+
+
 def test_a_publication_goes_to_each_hop_once_and_never_back() -> None:
     core = broker("B1", "B3")
     joined(core, "A1")
