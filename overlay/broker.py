@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -260,26 +260,14 @@ class Broker(Recorder):
         """
         if self.trace or self.versions.committed:
             return []
-        end = self._admitted(source, messages, start) if is_client(source) else len(messages)
-        runs: list[tuple[tuple[Hop, ...], int]] = []
-        find = self.routing.prt.finder.hops
-        hops: tuple[Hop, ...] = ()
-        count = 0
-        for message in messages[start:end]:
-            if message.__class__ is not Pub:
-                break
-            found = find(message.point)
-            # Publications that go the same way are given the same tuple, nearly always.
-            if found is hops:
-                count += 1
-                continue
-            if count:
-                runs.append((_without(source, hops), count))
-            hops = found
-            count = 1
-        if count:
-            runs.append((_without(source, hops), count))
-        return runs
+        end = (
+            self._admitted(source, messages, start)
+            if is_client(source)
+            else _end_of_publications(messages, start)
+        )
+        points = [pub.point for pub in cast(list[Pub], messages[start:end])]
+        runs = self.routing.prt.runs(points)
+        return [(_without(source, hops), count) for hops, count in runs]
 
     def _admitted(self, source: Hop, messages: list[AnyMessage], start: int) -> int:
         """Where the client's publications end that evidently are right, and need no stamp."""
@@ -697,6 +685,13 @@ class Broker(Recorder):
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]
+
+
+def _end_of_publications(messages: list[AnyMessage], start: int) -> int:
+    for at in range(start, len(messages)):
+        if messages[at].__class__ is not Pub:
+            return at
+    return len(messages)
 
 
 def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -240,6 +241,23 @@ class Branches(Generic[T]):
         # Most nodes have neither; they are spared the generator.
         return self.groups(point) if self.ladders or self.piles else ()
 
+    def shared(self, points: list[dict[str, Value]]) -> list[Node[T]] | None:
+        """The children in which each of the points may find something, if there are no others in
+        which one may; None if the points part, or it takes more than a look to tell."""
+        if self.ladders or self.piles:
+            return None
+        found: list[Node[T]] = []
+        for part in self.parts.values():
+            values = _values(part.name, points)
+            if values is None:
+                return None
+            if len(values) > 1:
+                if not part.is_beside(values):
+                    return None
+            elif None not in values:
+                part.reach(values.pop(), found)
+        return found
+
     def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
         """What can match the point of that which is not sorted by attributes, by hop."""
         for end, ladder in self.ladders.items():
@@ -414,6 +432,25 @@ class _Part(Generic[T]):
         if self.present:
             stack.extend(self.present.values())
 
+    def is_beside(self, values: set[Any]) -> bool:
+        """Whether there is no child in which an interval can contain one of the values, which are
+        no booleans."""
+        if self.present or not self.equal.keys().isdisjoint(values):
+            return False
+        if self.cells:
+            numbers = [value for value in values if isinstance(value, int | float)]
+            for size, numbered in self.cells.items():
+                cells = {value // size for value in numbers}
+                cells.update([cell - 1.0 for cell in cells])
+                if not numbered.keys().isdisjoint(cells):
+                    return False
+        if self.prefixes:
+            strings = [value for value in values if value.__class__ is str]
+            for length, named in self.prefixes.items():
+                if not named.keys().isdisjoint([value[:length] for value in strings]):
+                    return False
+        return True
+
     def cross(self, interval: Interval, stack: list[Node[T]]) -> None:
         """Push the children where an interval can overlap this one."""
         if interval.is_point:
@@ -437,6 +474,20 @@ class _Part(Generic[T]):
             else:
                 for length, named in self.prefixes.items():
                     stack.extend(_named_between(named, length, interval.lo, interval.hi))
+
+
+def _values(name: str, points: list[dict[str, Value]]) -> set[Value | None] | None:
+    """The points' values of the attribute, None among them if one has no such attribute; or None if
+    there are booleans, which a set takes for numbers."""
+    column: list[Value | None]
+    try:
+        column = list(map(itemgetter(name), points))  # Twice as fast as the other.
+    except KeyError:
+        column = [point.get(name) for point in points]
+    values = set(column)
+    if not values.isdisjoint((0, 1)) and bool in set(map(type, column)):
+        return None
+    return values
 
 
 def _numbered_between(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from overlay.filters import Filter, Value
-from overlay.index import Index, View, is_visible
+from overlay.index import Index, View, in_runs, is_visible
 from overlay.index_forms import Admission, never
 from overlay.lastword import reaches
 from overlay.messages import ClientName, Hop, Operation, Version
@@ -51,8 +51,6 @@ class Space:
         self._no: Index[Entry] = Index()
         #: How many entries say no; mostly none, and then nobody has to ask for them.
         self._holes = 0
-        #: Whom to ask for `hops`, without a call in between where the index alone can tell.
-        self.finder: Index[Entry] | Space = self._yes
         #: By client and number. Mostly one entry each; but two transactions that know nothing of
         #: each other may both bring one operation here, and at most one of them will be committed.
         self._of: dict[str, dict[int, list[Entry]]] = {}
@@ -63,7 +61,6 @@ class Space:
         copies.append(entry)
         if not entry.positive:
             self._holes += 1
-            self.finder = self
         self._index(entry).insert(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -75,7 +72,6 @@ class Space:
                 del self._of[entry.client]
         if not entry.positive:
             self._holes -= 1
-            self.finder = self if self._holes else self._yes
         self._index(entry).remove(entry)
 
     def __contains__(self, entry: Entry) -> bool:
@@ -144,6 +140,12 @@ class Space:
         if not self._holes or not (holes := self._no.matching(point, view)):
             return self._yes.hops(point, view)
         return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
+
+    def runs(self, points: list[dict[str, Value]]) -> list[tuple[tuple[Hop, ...], int]]:
+        """The same for one point after the other: how many in a row go to which hops."""
+        if not points or not self._holes:
+            return self._yes.runs(points)
+        return in_runs(self.hops(points[0]), 1, map(self.hops, points[1:]))
 
     def admission(self) -> Admission:
         """Whether evidently some client wants a point, and it is well-formed: a quick yes, while a

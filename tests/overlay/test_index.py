@@ -153,6 +153,18 @@ def test_true_is_not_one_even_where_both_are_hashed() -> None:
             ask(index, scan, {"a": values[0]}, Filter(a=interval), None)
 
 
+def test_nor_where_points_go_together() -> None:
+    for values in itertools.permutations([True, 1, 0, False]):
+        for wanted in values:
+            index: Index[Entry] = Index()
+            scan = Scan()
+            for number in range(LEAF_SIZE + 1):
+                insert(index, scan, Entry(Filter(a=wanted, b=number)))
+            ask_all(index, scan, [{"a": value, "b": 3} for value in values])
+            for value in values:
+                ask_all(index, scan, [{"a": value, "b": 3}, {"a": wanted, "b": 3}])
+
+
 # --- random operations ----------------------------------------------------------------------
 
 #: Few, so that filters and points meet.
@@ -160,6 +172,7 @@ SOME_NUMBERS: list[Value] = [-1, 0, 0.5, 1, 2, 7, 2**53 + 1, 1e300]
 SOME_STRINGS: list[Value] = ["", "a", "ab", "ac", "b"]
 NAMES = ["a", "b", "c"]
 VERSIONS: list[Version] = [("t", 1), ("t", 2), ("u", 1)]
+T1, T2 = VERSIONS[:2]
 
 values = st.one_of(*map(st.sampled_from, (SOME_NUMBERS, SOME_STRINGS, BOOLEANS)))
 hops = st.sampled_from(["B1", "B2", "@c"])
@@ -176,6 +189,15 @@ points = st.dictionaries(st.sampled_from([*NAMES, "d"]), values)
 views = st.one_of(st.none(), st.lists(versions, unique=True).map(lambda some: Versions(*some)))
 removers = st.lists(versions, unique=True, max_size=2).map(tuple)
 
+#: Points as they come one after the other: nearly the same.
+batches = st.builds(
+    lambda point, name, some, lacking: [{**point, name: value} for value in some] + lacking,
+    points,
+    st.sampled_from(NAMES),
+    st.lists(values, min_size=1, max_size=5),
+    st.lists(points, max_size=1),
+)
+
 operations = st.lists(
     st.one_of(
         # Several of one filter, so that whole groups cannot be told apart.
@@ -184,6 +206,7 @@ operations = st.lists(
         st.tuples(st.just("remark"), st.integers(0), st.none() | versions, removers),
         st.tuples(st.just("remove"), st.integers(0)),
         st.tuples(st.just("ask"), points, filters, views),
+        st.tuples(st.just("ask all"), batches),
     ),
     # Hypothesis draws few above the minimum; sorting takes more than a few.
     min_size=20,
@@ -195,6 +218,8 @@ def play(index: Index[Entry], scan: Scan, steps: list[Any]) -> None:
     for kind, *rest in steps:
         if kind == "ask":
             ask(index, scan, *rest)
+        elif kind == "ask all":
+            ask_all(index, scan, *rest)
         elif kind == "insert":
             for hop in rest[1]:
                 insert(index, scan, Entry(rest[0], hop))
@@ -226,10 +251,23 @@ def ask(
     assert index.hops(point, view) == scan.hops(point, view)
 
 
+def ask_all(index: Index[Entry], scan: Scan, batch: list[dict[str, Value]]) -> None:
+    """Ask for the points at once, after one that goes the way of the first."""
+    index.hops(batch[0])
+    answers = [hops for hops, count in index.runs(batch) for _ in range(count)]
+    assert answers == [scan.hops(point, None) for point in batch]
+
+
 @pytest.mark.parametrize("leaf_size", [0, 2, LEAF_SIZE])
 @settings(max_examples=60, deadline=None)
-@given(operations, st.lists(st.tuples(points, filters, views), min_size=3, max_size=10))
-def test_answers_as_a_linear_scan_does(leaf_size: int, steps: Any, questions: Any) -> None:
+@given(
+    operations,
+    st.lists(st.tuples(points, filters, views), min_size=3, max_size=10),
+    st.lists(batches, min_size=3, max_size=10),
+)
+def test_answers_as_a_linear_scan_does(
+    leaf_size: int, steps: Any, questions: Any, more_questions: Any
+) -> None:
     index: Index[Entry] = Index()
     scan = Scan()
     with pytest.MonkeyPatch.context() as patch:
@@ -237,12 +275,46 @@ def test_answers_as_a_linear_scan_does(leaf_size: int, steps: Any, questions: An
         play(index, scan, steps)
         for question in questions:
             ask(index, scan, *question)
+        for batch in more_questions:
+            ask_all(index, scan, batch)
         assert same(list(index), scan.entries)
         assert len(index) == len(scan.entries)
         check_tree(index)
         for entry in scan.entries:
             index.remove(entry)
         assert_as_new(index)
+
+
+#: One sort of interval at a time, so that a node has nothing but that; and values for it.
+QUARTERS: list[Value] = [number / 4 for number in range(-8, 48)]
+SORTS: dict[str, tuple[list[Interval], list[Value]]] = {
+    "equal": ([eq(value) for value in SOME_NUMBERS + SOME_STRINGS], SOME_NUMBERS + SOME_STRINGS),
+    "boolean": ([eq(True), eq(False), eq(1), eq(0)], [True, False, 1, 0]),
+    "cells": ([between(lo, lo + width) for lo in (0, 0.5, 3) for width in (0.25, 1, 7)], QUARTERS),
+    "prefixes": ([prefix("a"), prefix("abc"), prefix("ac")], ["", "a", "ab", "abcd", "acd", "b"]),
+    "present": ([present()], SOME_NUMBERS + BOOLEANS),
+    "ladder": ([ge(0), ge(1), le(1), ge("a"), lt("ac")], SOME_NUMBERS + SOME_STRINGS),
+}
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_points_that_part_are_told_apart(sort: str) -> None:
+    """Many points go one way, and some of them to somebody else besides."""
+    intervals, values = SORTS[sort]
+    near: dict[str, Value] = {"c": "x", "d": "y"}
+    for seed in range(300):
+        choose = random.Random(seed)
+        index: Index[Entry] = Index()
+        scan = Scan()
+        insert(index, scan, Entry(Filter(d="y"), "everything"))
+        names = choose.choice([["a"], ["a", "b"]])
+        for number in range(choose.choice([3, 2 * LEAF_SIZE])):
+            filter = Filter({"c": "x", choose.choice(names): choose.choice(intervals)})
+            insert(index, scan, Entry(filter, f"B{number}", choose.choice([None, T1])))
+        for beside in (near, {**near, "a": "far", "b": "far"}, {"d": "y"}):
+            point = {**near, choose.choice(names): choose.choice(values)}
+            ask_all(index, scan, [beside, beside, point])
+            ask_all(index, scan, [point, point, beside])
 
 
 def random_filter(choose: random.Random) -> Filter:
@@ -289,6 +361,8 @@ def test_a_table_of_thousands_grows_and_shrinks(seed: int) -> None:
         check_tree(index)
         for _ in range(50):
             ask(index, scan, random_point(choose), random_filter(choose), None)
+            point = random_point(choose)
+            ask_all(index, scan, [{**point, "a": random_point(choose)["a"]} for _ in range(5)])
     for entry in scan.entries:
         index.remove(entry)
     assert_as_new(index)
@@ -330,8 +404,6 @@ def assert_as_new(index: Index[Entry]) -> None:
 
 
 # --- versions -------------------------------------------------------------------------------
-
-T1, T2 = ("t", 1), ("t", 2)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +487,19 @@ def table(*filters: Filter, hop: str = "B1") -> Index[Entry]:
     for filter in filters:
         index.insert(Entry(filter, hop))
     return index
+
+
+def test_points_that_go_together_are_not_searched_for_one_by_one(monkeypatch: Any) -> None:
+    others = [Filter(c="x", a=f"a{n}") for n in range(50)]
+    others += [Filter(c="x", b=between(n, n + 1)) for n in range(50)]
+    index = table(*others, hop="B2")
+    index.insert(Entry(Filter(c="x"), "B1"))
+    batch: list[dict[str, Value]] = [{"c": "x", "a": f"z{n}", "b": n + 99.5} for n in range(50)]
+    assert index.hops(batch[0]) == ("B1",)
+    searches = []
+    monkeypatch.setattr(index, "_search", lambda point, view: searches.append(point))
+    assert index.runs(batch) == [(("B1",), 50)]
+    assert searches == batch[:1]
 
 
 def visited(index: Index[Entry], point: dict[str, Value]) -> int:
