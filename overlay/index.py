@@ -161,6 +161,8 @@ class Index(Generic[E]):
                 if way is None:
                     way = branches.only_way()
                 if way:
+                    # The same step as in `_search`; in a function of its own it would make every
+                    # publication beside a dispatcher's holes slower by a fifth.
                     name, children = way
                     key: Any = get(name)
                     if key.__class__ is bool:
