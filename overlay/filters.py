@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType, MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from overlay.errors import FilterError
 
@@ -534,7 +534,7 @@ def _interval(attribute: str, what: object) -> Interval:
         return present()
     try:
         if not isinstance(what, tuple):
-            return eq(what)  # type: ignore[arg-type]  # eq checks it
+            return eq(cast(Value, what))  # Which `eq` checks.
         if len(what) != 2:
             raise FilterError(None, f"a tuple of {len(what)}: (lo, hi) is an interval")
         return Interval(what[0], what[1])

@@ -22,19 +22,20 @@ def install() -> None:
     from twisted.internet import epollreactor
     from twisted.internet import main as twisted_main
 
-    # Any: Twisted gives neither types.
-    base: Any = epollreactor.EPollReactor
+    # Any below: Twisted gives no types.
     main: Any = twisted_main
 
-    class FineReactor(base):  # type: ignore[misc]  # Its base has no types, see above.
+    class FineReactor(epollreactor.EPollReactor):
         """Twisted's epoll reactor, waiting by the microsecond."""
 
         def doPoll(self, timeout: float | None) -> None:
             if timeout:
                 select.select([self._poller.fileno()], [], [], timeout)
                 timeout = 0
-            super().doPoll(timeout)
+            poll: Any = super().doPoll
+            poll(timeout)
 
         doIteration = doPoll
 
-    main.installReactor(FineReactor())
+    make: Any = FineReactor
+    main.installReactor(make())

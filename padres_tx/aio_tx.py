@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -95,7 +96,7 @@ class Watch:
         self.operations.clear()
 
 
-class Transacting(Peer):
+class Transacting(Peer, ABC):
     """A peer that coordinates transactions and takes part in those of others."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
@@ -437,9 +438,9 @@ class Transacting(Peer):
     def _handler_failed(self, error: Exception) -> None:
         """A handler has raised. Its coordinator will hear of it; a client adds what it likes."""
 
+    @abstractmethod
     def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:
         """Call these in their turn. A client knows when that is."""
-        raise NotImplementedError
 
     # --- endings ---
 

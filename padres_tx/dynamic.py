@@ -49,6 +49,7 @@ everything in the order in which it came, and the argument holds as it stands.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import msgspec
@@ -130,9 +131,9 @@ class Dynamic(TwoPhaseCommit):
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         """A transaction begins at this broker."""
 
+    @abstractmethod
     def scope(self, tx: Tx) -> Scope:
         """As whom its operations look at and change the tables."""
-        raise NotImplementedError
 
     def apply(
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
@@ -229,7 +230,7 @@ class Attempts:
             yield Transaction(self._client, attempt)
 
 
-class Transacting:
+class Transacting(ABC):
     """What a blocking client can do with transactions; see `padres_tx.aio_tx.Transacting`."""
 
     _client: aio.Client
@@ -239,13 +240,13 @@ class Transacting:
         self._acting_threads: list[concurrent.futures.ThreadPoolExecutor] = []
         self._depth = 0
 
+    @abstractmethod
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the asyncio client and wait for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _relay(self, callback: Callable[[Any], None] | None) -> Any:
         """The callback as the asyncio client sees it."""
-        raise NotImplementedError
 
     # --- transactions, the Pythonic way ---
 

@@ -18,6 +18,7 @@ broker judges, or what makes changes count (the engines).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -43,7 +44,7 @@ from padres_tx.wire import (
 DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
 
-class TwoPhaseCommit:
+class TwoPhaseCommit(ABC):
     """The votes and the decision at one broker; see the module's docstring."""
 
     name: ClassVar[str]
@@ -64,13 +65,13 @@ class TwoPhaseCommit:
 
     # --- what an engine decides (isolation) ---
 
+    @abstractmethod
     def judge(self, tx: Tx) -> Verdict | None:
         """This broker's vote, or None to look again after the next decision."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         """The decision has come: make the changes count, or undo them."""
-        raise NotImplementedError
 
     def forgotten(self, tx: Tx) -> None:
         """Every broker has the decision."""

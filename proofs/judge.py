@@ -104,8 +104,8 @@ class Judge:
     def _unrest(self) -> Iterator[Anomaly]:
         for name, broker in self.world.sim.brokers.items():
             for kind, engine in broker.engines.items():
-                for tx in engine.txs:  # type: ignore[attr-defined]  # Ours have it.
-                    yield Anomaly("undecided", kind, tx_text(tx), f"{name} still knows of it")
+                for tx in engine.inspect("", self.world.sim.now)[0]:
+                    yield Anomaly("undecided", kind, tx["tx"], f"{name} still knows of it")
             if not broker.at_rest:
                 yield Anomaly("undecided", "", name, f"something still waits at {name}")
             if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:

@@ -225,7 +225,8 @@ class _Diverges:
 
     def __init__(self, broker: Broker) -> None:
         broker.routing.__class__ = _NeverTakesBack
-        super().__init__(broker)  # type: ignore[call-arg]  # The engine's, which is behind it.
+        engine: Any = super()  # Whichever stands behind it.
+        engine.__init__(broker)
 
 
 class DivergesDTx(_Diverges, DTx):

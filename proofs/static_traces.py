@@ -246,7 +246,7 @@ def log(run: Recorded) -> list[str]:
             case Settled():
                 text = '"settled"'
             case _:
-                raise NotImplementedError(f"{message} is not in the specification")
+                raise AssertionError(f"{message} is not in the specification")
         lines.append(f'<<"{source}", "{dest}", <<{text}>>>>')
     return lines
 

@@ -365,7 +365,7 @@ def log(run: Recorded) -> list[str]:
             case Doom(tx):
                 text = f'"doom", "{names[tx]}"'
             case _:
-                raise NotImplementedError(f"{message} is not in the specification")
+                raise AssertionError(f"{message} is not in the specification")
         lines.append(f'<<"{source}", "{dest}", <<{text}>>>>')
     return lines
 

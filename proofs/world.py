@@ -235,8 +235,8 @@ class World:
             assert broker.routing.is_plain, f"marks left at {name}"
             assert not broker.versions.open and not broker.versions.committed, name
             for engine in broker.engines.values():
-                # Every engine that keeps transactions has this, though a broker need not know.
-                assert not engine.txs, f"{name}: {engine.txs}"  # type: ignore[attr-defined]
+                known, _ = engine.inspect("", self.sim.now)
+                assert not known, f"{name}: {known}"
             tables = broker.routing.as_data()
             assert rows(tables["srt"]) == numberless(self.oracle.srt(name)), f"SRT of {name}"
             assert rows(tables["prt"]) == numberless(self.oracle.prt(name)), f"PRT of {name}"

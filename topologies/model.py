@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -107,9 +108,9 @@ class _Spec(BaseModel):
             raise TopologyError(f"{cls._called(data)}: {_readable(error, cls)}") from None
 
     @classmethod
+    @abstractmethod
     def _called(cls, data: object) -> str:
         """What an error message calls the thing that `data` should have been."""
-        raise NotImplementedError
 
 
 class BrokerSpec(_Spec):
