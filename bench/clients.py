@@ -35,6 +35,10 @@ from padres_tx.cli.common import WrongInput
 
 ROUNDS: Final = 15
 
+#: In each round; so many that signs of life from thousands of clients, which come in gusts, weigh
+#: as much as they do in the long run.
+PUBLICATIONS: Final = 60_000
+
 #: Resident memory with the crowd.
 MAX_RSS_MB: Final = 300.0
 #: What may be left of the speed: beside a broker with nobody else, and beside one with the same
@@ -170,7 +174,7 @@ Examples:
 @click.option(
     "--publications",
     type=click.IntRange(min=1),
-    default=20_000,
+    default=PUBLICATIONS,
     show_default=True,
     help="How many go through each broker in each round.",
 )

@@ -136,7 +136,7 @@ def matching() -> Iterator[Figure]:
 
 
 def crowds() -> Iterator[Figure]:
-    row = clients.measure(clients=2000, subscriptions=10_000, publications=20_000)
+    row = clients.measure(clients=2000, subscriptions=10_000, publications=clients.PUBLICATIONS)
     yield Figure(
         "2,000 clients / 1 with the same subscriptions, speed of a broker",
         row.same_table_share,
