@@ -13,7 +13,8 @@ hits all alike.
 - With `--subscriptions` so many more are in the table of every broker. They belong to another
   client of the last broker and match no event, though they lie in the advertised space; with
   `--matching` they match every event and belong to the subscriber. A second overlay without them
-  runs in turn, so that what they cost is told within one run.
+  runs in turn, so that what they cost is told within one run: the `share` is the median over rounds
+  of what is left of its throughput.
 
 Tracing is off.
 """
@@ -35,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.children import cpu_s
+from bench.hop import median_ratio
 from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic, all_matching, not_matching
 from padres_tx import launcher
@@ -42,8 +44,9 @@ from padres_tx.channel import parse_address
 from topologies import generators
 from topologies.model import MAX_BROKERS
 
-#: How often each chain is saturated, and the best counts; and measured for latency, all counting.
-ROUNDS: Final = 5
+#: How often each chain is saturated; and measured for latency.
+ROUNDS: Final = 15
+LATENCY_ROUNDS: Final = 5
 
 #: The rate at which latency is measured: well below the goal, which leaves every process idle most
 #: of the time, so that it is the way that is measured and not the queues on it.
@@ -75,6 +78,7 @@ class Row:
     relay_publications_per_s: int
     #: Of an overlay without the other subscriptions, in the same run; None if there are none.
     bare_publications_per_s: int | None
+    share: float | None
     latency_us_p50: float
     latency_us_p99: float
     relay_latency_us_p50: float
@@ -91,9 +95,13 @@ class Chain:
     def __init__(self, traffic: Traffic, pids: list[int]) -> None:
         self._traffic = traffic
         self._pids = pids if sys.platform == "linux" else []
-        self.best_per_s = 0.0
+        self.per_s: list[float] = []
         self.latencies_us: list[float] = []
         self.cpu_us: list[float] = []
+
+    @property
+    def best_per_s(self) -> float:
+        return max(self.per_s)
 
     def warm_up(self) -> None:
         self._traffic.run(WARM_UP)
@@ -101,8 +109,8 @@ class Chain:
     def saturate(self, publications: int) -> None:
         before = [cpu_s(pid) for pid in self._pids]
         per_s = self._traffic.run(publications).publications_per_s
-        if per_s > self.best_per_s:
-            self.best_per_s = per_s
+        self.per_s.append(per_s)
+        if per_s == self.best_per_s:
             self.cpu_us = [
                 (cpu_s(pid) - cpu_before_s) * 1e6 / publications
                 for pid, cpu_before_s in zip(self._pids, before, strict=True)
@@ -124,6 +132,7 @@ def measure(
     subscriptions: int = 0,
     matching: bool = False,
     rounds: int = ROUNDS,
+    latency_rounds: int = LATENCY_ROUNDS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
     """Run the chains; each round is so many publications, and `progress` is told what is next.
@@ -145,9 +154,9 @@ def measure(
             for name, chain in chains.items():
                 progress(f"throughput of {name}, round {number} of {rounds}")
                 chain.saturate(publications)
-        for number in range(1, rounds + 1):
+        for number in range(1, latency_rounds + 1):
             for name in ("brokers", "relays"):
-                progress(f"latency of {name}, round {number} of {rounds}")
+                progress(f"latency of {name}, round {number} of {latency_rounds}")
                 chains[name].pace(min(publications, PACED))
     measured, relays, bare = chains["brokers"], chains["relays"], chains.get("brokers, bare")
     return Row(
@@ -158,6 +167,7 @@ def measure(
         publications_per_s=round(measured.best_per_s),
         relay_publications_per_s=round(relays.best_per_s),
         bare_publications_per_s=None if bare is None else round(bare.best_per_s),
+        share=None if bare is None else median_ratio(measured.per_s, bare.per_s, 2),
         latency_us_p50=round(percentile(measured.latencies_us, 50), 1),
         latency_us_p99=round(percentile(measured.latencies_us, 99), 1),
         relay_latency_us_p50=round(percentile(relays.latencies_us, 50), 1),
@@ -240,7 +250,8 @@ def chain(
     """
     if matching and not subscriptions:
         raise click.UsageError("--matching says what --subscriptions do; say how many, too.")
-    with steps_shown(1 + ROUNDS * (5 if subscriptions else 4)) as progress:
+    chains = 3 if subscriptions else 2
+    with steps_shown(1 + ROUNDS * chains + LATENCY_ROUNDS * 2) as progress:
         row = measure(
             brokers=brokers,
             publications=publications,
@@ -262,13 +273,11 @@ def chain(
 
 def goals(row: Row) -> list[tuple[str, float, float]]:
     """What was to be reached: its name, what is, and the least that should be."""
-    found: list[tuple[str, float, float]] = []
-    if row.bare_publications_per_s is None:
-        found.append(("publications per second", row.publications_per_s, MIN_PER_S))
-    else:
-        found.append(("publications per second", row.bare_publications_per_s, MIN_PER_S))
-        share = row.publications_per_s / row.bare_publications_per_s
-        found.append((f"share of it with {row.subscriptions:,} subscriptions", share, MIN_SHARE))
+    found: list[tuple[str, float, float]] = [
+        ("publications per second", row.publications_per_s, MIN_PER_S)
+    ]
+    if row.share is not None:
+        found.append((f"share with {row.subscriptions:,} subscriptions", row.share, MIN_SHARE))
     return found
 
 

@@ -39,6 +39,7 @@ CHAIN = chain.Row(
     publications_per_s=20_000,
     relay_publications_per_s=50_000,
     bare_publications_per_s=None,
+    share=None,
     latency_us_p50=400.0,
     latency_us_p99=900.0,
     relay_latency_us_p50=200.0,
@@ -198,8 +199,8 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
 
 def test_goals_are_throughput_and_what_a_full_table_leaves_of_it() -> None:
     assert chain.goals(CHAIN) == [("publications per second", 20_000, 14_000)]
-    full = replace(CHAIN, subscriptions=1000, bare_publications_per_s=25_000)
+    full = replace(CHAIN, subscriptions=1000, bare_publications_per_s=25_000, share=0.85)
     assert chain.goals(full) == [
-        ("publications per second", 25_000, 14_000),
-        ("share of it with 1,000 subscriptions", 0.8, 0.8),
+        ("publications per second", 20_000, 14_000),
+        ("share with 1,000 subscriptions", 0.85, 0.8),
     ]
