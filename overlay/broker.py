@@ -49,6 +49,7 @@ from overlay.messages import (
     Pub,
     PubRefused,
     Report,
+    Run,
     client_hop,
     is_client,
 )
@@ -132,7 +133,8 @@ EngineFactory: TypeAlias = "Callable[[Broker], Engine]"
 class Broker(Recorder):
     """One broker of the tree.
 
-    Call `receive` with every message in the order of its link and carry the effects out in order.
+    Call `receive` with every message in the order of its link and carry the effects out in order;
+    or ask `pass_on` first, which knows where publications go that need nothing else.
     `receive` raises PeerError when the source broke the protocol: close its link, and for a client
     call `client_left`.
     """
@@ -249,9 +251,7 @@ class Broker(Recorder):
 
     # --- publications ---
 
-    def pass_on(
-        self, source: Hop, messages: list[AnyMessage], start: int = 0
-    ) -> list[tuple[tuple[Hop, ...], int]]:
+    def pass_on(self, source: Hop, messages: list[AnyMessage], start: int = 0) -> list[Run]:
         """Where publications go that have come one after the other, and have only to go on.
 
         Answers how many go to which hops, in their order, for the messages from `start` on, up to

@@ -2,8 +2,9 @@
 
 The way of a message: a connection (`tcp`) cuts what it reads into frames and gives them to
 `arrived`; the link counts them into its inbox; the host hands them over to the core as long as
-there is room behind it, and queues what the core sends on the links. At the end of the turn each
-link that was touched is written once, however many messages the turn had for it.
+there is room behind it, publications by the batch, and queues on the links what is to be sent. At
+the end of the turn each link that was touched is written once, however many messages the turn had
+for it.
 
 When a message may go to the core, and why brokers cannot wait for each other in a circle, is
 explained in `flow`.
@@ -384,6 +385,7 @@ class Host:
         return closed
 
     def _queue_for(self, hops: tuple[Hop, ...], frames: list[bytes]) -> None:
+        """Give frames to the peers; they are written at the end of the turn."""
         for hop in hops:
             peer = self._peers.get(hop)
             if peer is None:

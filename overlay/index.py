@@ -28,7 +28,7 @@ from overlay.index_tree import Node, Record
 
 if TYPE_CHECKING:
     # Names only: who searches filters needs no codec.
-    from overlay.messages import Hop, Version
+    from overlay.messages import Hop, Run, Version
 
 
 class View(Protocol):
@@ -209,7 +209,7 @@ class Index(Generic[E]):
             answer = self._answer = tuple(sorted(witnesses))
         return answer
 
-    def runs(self, points: list[dict[str, Value]]) -> list[tuple[tuple[Hop, ...], int]]:
+    def runs(self, points: list[dict[str, Value]]) -> list[Run]:
         """The hops of one point after the other, without a view: how many in a row have which."""
         if not points:
             return []
@@ -339,12 +339,10 @@ class Index(Generic[E]):
         return [record.entry for record in found]
 
 
-def in_runs(
-    hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]
-) -> list[tuple[tuple[Hop, ...], int]]:
+def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:
     """How many in a row are the same, after so many of the first. Those that are equal, but not the
     same, may be two runs."""
-    runs: list[tuple[tuple[Hop, ...], int]] = []
+    runs: list[Run] = []
     for others in following:
         if others is hops:
             count += 1

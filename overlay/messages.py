@@ -26,6 +26,9 @@ ClientName = NewType("ClientName", str)
 #: Where a message comes from or goes to: a neighbour broker's name, or "@" and a client's name.
 Hop = NewType("Hop", str)
 
+#: Where publications go that came one after the other, and how many of them.
+Run: TypeAlias = tuple[tuple[Hop, ...], int]
+
 #: One version of the routing state, by the transaction that made it; opaque to the overlay.
 Version: TypeAlias = tuple[str, int]
 

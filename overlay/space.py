@@ -15,7 +15,7 @@ from overlay.filters import Filter, Value
 from overlay.index import Index, View, in_runs, is_visible
 from overlay.index_forms import Admission, never
 from overlay.lastword import reaches
-from overlay.messages import ClientName, Hop, Operation, Version
+from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
 
 
@@ -141,7 +141,7 @@ class Space:
             return self._yes.hops(point, view)
         return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
 
-    def runs(self, points: list[dict[str, Value]]) -> list[tuple[tuple[Hop, ...], int]]:
+    def runs(self, points: list[dict[str, Value]]) -> list[Run]:
         """The same for one point after the other: how many in a row go to which hops."""
         if not points or not self._holes:
             return self._yes.runs(points)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay.broker import Broker
-from overlay.messages import AnyMessage, Hop, Pub
+from overlay.messages import AnyMessage, Hop, Pub, Run
 from overlay.settings import Settings
 from padres_tx.broker_process import run_broker
 from topologies import Topology
@@ -17,9 +17,7 @@ from topologies import Topology
 class Fragile(Broker):
     """A core with a planted bug: it fails at a publication with payload b"bug"."""
 
-    def pass_on(
-        self, source: Hop, messages: list[AnyMessage], start: int = 0
-    ) -> list[tuple[tuple[Hop, ...], int]]:
+    def pass_on(self, source: Hop, messages: list[AnyMessage], start: int = 0) -> list[Run]:
         if any(isinstance(said, Pub) and said.payload == b"bug" for said in messages[start:]):
             raise KeyError("planted")
         return super().pass_on(source, messages, start)
