@@ -213,16 +213,14 @@ class Index(Generic[E]):
         """The hops of one point after the other, without a view: how many in a row have which."""
         if not points:
             return []
-        before = self._answer
         hops = self.hops(points[0])
-        # If the first goes the way of the last one, perhaps many do.
-        count = self._alike(points) if hops is before else 1
-        if count == len(points):
-            return [(hops, count)]
+        count = 1
+        if len(points) > 2 and self.hops(points[1]) is hops:
+            count = self._alike(points)  # Perhaps all go the same way.
         return in_runs(hops, count, map(self.hops, points[count:]))
 
     def _alike(self, points: list[dict[str, Value]]) -> int:
-        """How many go where the first does, which has just been asked; it may be some more."""
+        """How many go where the first two do, as `hops` has just said; it may be some more."""
         witnesses = self._witnesses
         if len(witnesses) != len(self._hops) and not self._nobody_else(points):
             return 1
