@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
@@ -34,7 +34,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
-from overlay.index import is_visible
+from overlay.index import View, is_visible
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -255,24 +255,27 @@ class Broker(Recorder):
         """Where publications go that have come one after the other, and have only to go on.
 
         Answers how many go to which hops, in their order, for the messages from `start` on, up to
-        the first that is something else. That one is for `receive`, which would do the same with
-        each of the others, at several times the price.
+        the first that needs more. That one is for `receive`, which would do the same with each of
+        those before.
         """
-        if self.trace or self.versions.committed:
+        from_client = is_client(source)
+        if self.trace or (from_client and self.versions.stamp):
             return []
-        end = (
-            self._admitted(source, messages, start)
-            if is_client(source)
-            else _end_of_publications(messages, start)
-        )
+        view = self.versions.view()
+        if from_client:
+            end = self._admitted(source, messages, start, view)
+        else:
+            end = self._unhidden(messages, start)
         points = [pub.point for pub in cast(list[Pub], messages[start:end])]
-        runs = self.routing.prt.runs(points)
+        runs = self.routing.prt.runs(points, view)
         return [(_without(source, hops), count) for hops, count in runs]
 
-    def _admitted(self, source: Hop, messages: list[AnyMessage], start: int) -> int:
-        """Where the client's publications end that evidently are right, and need no stamp."""
+    def _admitted(
+        self, source: Hop, messages: Sequence[AnyMessage], start: int, view: View | None
+    ) -> int:
+        """Where the client's publications end that evidently are right."""
         space = self.routing.srt.get(source)
-        if space is None or source not in self._joined or self.versions.stamp:
+        if space is None or source not in self._joined:
             return start
         client, admits = source[1:], space.admission()
         for at in range(start, len(messages)):
@@ -282,16 +285,26 @@ class Broker(Recorder):
                 or pub.client != client
                 or pub.hidden
                 or not (
-                    admits(pub.point) or (is_evidently_right(pub.point) and space.holds(pub.point))
+                    admits(pub.point)
+                    or (is_evidently_right(pub.point) and space.holds(pub.point, view))
                 )
             ):
+                return at
+        return len(messages)
+
+    def _unhidden(self, messages: list[AnyMessage], start: int) -> int:
+        """Where a neighbour's publications end from which nothing is hidden that counts here."""
+        versions = self.versions.committed
+        for at in range(start, len(messages)):
+            pub = messages[at]
+            if pub.__class__ is not Pub or (versions and pub.hidden):
                 return at
         return len(messages)
 
     def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
         view = self.versions.view(pub.hidden)
         if is_client(source):
-            refusal = self._refusal(source, pub)
+            refusal = self._refusal(source, pub, view)
             if refusal is not None:
                 return [Send((source,), refusal)]
             if self.versions.stamp:
@@ -307,19 +320,20 @@ class Broker(Recorder):
             return self.record_publication(source, pub, now, hops, view)
         return [Send(hops, pub)] if hops else []
 
-    def _refusal(self, source: Hop, pub: Pub) -> PubRefused | None:
+    def _refusal(self, source: Hop, pub: Pub, view: View | None) -> PubRefused | None:
         """Why a client's publication goes nowhere, if so."""
+        if self._admitted(source, (pub,), 0, view):
+            return None
         if source not in self._joined or source[1:] != pub.client:
             raise ProtocolError(f"{source} publishes in the name of {pub.client!r}")
         if pub.hidden:
             raise ProtocolError("only a broker stamps publications")
         try:
-            if not is_evidently_right(pub.point):
-                check_point(pub.point)
-            if self.routing.may_publish(source, pub.point, self.versions.view()):
-                return None
+            check_point(pub.point)
         except FilterError as error:
             return PubRefused(pub.seq, error.code, str(error))
+        if self.routing.may_publish(source, pub.point, view):
+            return None
         return PubRefused(
             pub.seq,
             NotAdvertised.code,
@@ -685,13 +699,6 @@ class Broker(Recorder):
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}
         return [Send((source,), Report(inspect.req, body))]
-
-
-def _end_of_publications(messages: list[AnyMessage], start: int) -> int:
-    for at in range(start, len(messages)):
-        if messages[at].__class__ is not Pub:
-            return at
-    return len(messages)
 
 
 def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:

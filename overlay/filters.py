@@ -61,6 +61,9 @@ _KEYWORD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SHOWN_LENGTH = 60
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
 def check_value(attribute: str | None, value: object) -> Value:
     """The value, if it is one; a subclass (an enum member, say) becomes the plain type.
 
@@ -73,7 +76,7 @@ def check_value(attribute: str | None, value: object) -> Value:
             raise FilterError(
                 attribute, f"a string of {len(value)} characters; at most {MAX_STRING_LENGTH}"
             )
-        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        if not value.isascii() and _SURROGATE.search(value):
             raise FilterError(attribute, f"{_shown(value)} has a lone surrogate, which is no text")
         return value if type(value) is str else str.__str__(value)
     if isinstance(value, int):
@@ -116,7 +119,9 @@ def is_evidently_right(point: dict[str, Value]) -> bool:
     for value in values:
         kind = value.__class__
         if kind is str:
-            if len(value) > MAX_STRING_LENGTH or not value.isascii():
+            if len(value) > MAX_STRING_LENGTH:
+                return False
+            if not value.isascii() and _SURROGATE.search(value):
                 return False
         elif kind is float:
             if value - value != 0.0:  # Infinite, or not a number; without a call.

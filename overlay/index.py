@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from overlay.filters import Filter, Value
 from overlay.index_forms import Admission, never
@@ -29,6 +30,10 @@ from overlay.index_tree import Node, Record
 if TYPE_CHECKING:
     # Names only: who searches filters needs no codec.
     from overlay.messages import Hop, Run, Version
+
+
+#: Points that are worth a look at all of them together; for fewer it costs what it saves.
+MANY: Final = 8
 
 
 class View(Protocol):
@@ -179,8 +184,9 @@ class Index(Generic[E]):
             node = stack.pop()
 
     def admission(self) -> Admission:
-        """Whether evidently an entry matches a point, and the point is well-formed: a quick yes for
-        what `hops` has found before, while a no may be mistaken. Valid until an entry changes."""
+        """A test whether evidently an entry matches a point, and the point is well-formed: a quick
+        yes for what `hops` has found before, while a no may be mistaken. Good until an entry
+        changes."""
         if not self._marked:
             for record in self._witnesses.values():
                 return record.whole.admission(record.values)
@@ -209,21 +215,22 @@ class Index(Generic[E]):
             answer = self._answer = tuple(sorted(witnesses))
         return answer
 
-    def runs(self, points: list[dict[str, Value]]) -> list[Run]:
-        """The hops of one point after the other, without a view: how many in a row have which."""
+    def runs(self, points: list[dict[str, Value]], view: View | None = None) -> list[Run]:
+        """The hops of one point after the other: how many in a row have which."""
         if not points:
             return []
-        hops = self.hops(points[0])
+        hops = self.hops(points[0], view)
         count = 1
-        if len(points) > 2 and self.hops(points[1]) is hops:
+        if len(points) >= MANY and self.hops(points[1], view) is hops:
             count = self._alike(points)  # Perhaps all go the same way.
-        return in_runs(hops, count, map(self.hops, points[count:]))
+        return in_runs(hops, count, (self.hops(point, view) for point in points[count:]))
 
     def _alike(self, points: list[dict[str, Value]]) -> int:
-        """How many go where the first two do, as `hops` has just said; it may be some more."""
+        """How many go where the first two do, as `hops` has just said; at least two, and as many
+        more as a look at all of them together tells."""
         witnesses = self._witnesses
         if len(witnesses) != len(self._hops) and not self._nobody_else(points):
-            return 1
+            return 2
         for count, point in enumerate(points):
             get = point.get
             for record in witnesses.values():
@@ -237,6 +244,9 @@ class Index(Generic[E]):
         The points go down the tree together, which takes a fraction of the time that each would
         take alone, as long as they do not part.
         """
+        columns = _columns(points)
+        if columns is None:
+            return False
         witnesses = self._witnesses
         stack = [self._root]
         while stack:
@@ -246,7 +256,7 @@ class Index(Generic[E]):
             branches = node.branches
             if branches is None or branches.hops.keys() <= witnesses.keys():
                 continue
-            shared = branches.shared(points)
+            shared = branches.shared(columns)
             if shared is None:
                 return False
             stack += shared
@@ -348,6 +358,17 @@ def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ..
             runs.append((hops, count))
             hops, count = others, 1
     return [*runs, (hops, count)]
+
+
+def _columns(points: list[dict[str, Value]]) -> dict[str, list[Value]] | None:
+    """The points' values by attribute; None if they do not all have the same attributes."""
+    names = points[0]
+    if set(map(len, points)) != {len(names)}:
+        return None
+    try:
+        return {name: list(map(itemgetter(name), points)) for name in names}
+    except KeyError:
+        return None
 
 
 def _is_marked(entry: Entry) -> bool:

@@ -70,9 +70,9 @@ class Form:
         self._admission: Callable[[tuple[Any, ...]], Admission] | None = None
 
     def admission(self, values: tuple[Any, ...]) -> Admission:
-        """For a record with these values, whether a point is well-formed, has just the attributes
-        of the filter, and matches. A quick yes to what a client publishes in the space that it
-        advertised; a no may be mistaken."""
+        """A test for a record with these values: whether a point is well-formed, has just the
+        attributes of the filter, and matches. A quick yes to what a client publishes in the space
+        that it advertised; a no may be mistaken."""
         if self._admission is None:
             if not self._is_compiled:
                 return never

@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -48,6 +47,9 @@ if TYPE_CHECKING:
 
 #: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
 LEAF_SIZE: Final = 8
+
+#: Sizes of cells, or lengths of prefixes, up to which many values are looked up at once.
+FEW_SIZES: Final = 4
 
 T = TypeVar("T")
 
@@ -241,21 +243,27 @@ class Branches(Generic[T]):
         # Most nodes have neither; they are spared the generator.
         return self.groups(point) if self.ladders or self.piles else ()
 
-    def shared(self, points: list[dict[str, Value]]) -> list[Node[T]] | None:
-        """The children in which each of the points may find something, if there are no others in
-        which one may; None if the points part, or it takes more than a look to tell."""
+    def shared(self, columns: Mapping[str, list[Value]]) -> list[Node[T]] | None:
+        """The children in which each of several points may find something, if there are no others
+        in which one may; None if the points part, or it takes more than a look to tell.
+
+        The points are given by attribute, the values of all under each.
+        """
         if self.ladders or self.piles:
             return None
         found: list[Node[T]] = []
-        for part in self.parts.values():
-            values = _values(part.name, points)
-            if values is None:
-                return None
-            if len(values) > 1:
-                if not part.is_beside(values):
-                    return None
-            elif None not in values:
+        parts = self.parts
+        for name in columns if len(columns) < len(parts) else parts:
+            part, column = parts.get(name), columns.get(name)
+            if part is None or column is None:
+                continue
+            values = set(column)
+            if not values.isdisjoint((0, 1)) and bool in set(map(type, column)):
+                return None  # A set takes booleans for numbers.
+            if len(values) == 1:
                 part.reach(values.pop(), found)
+            elif not part.is_beside(values):
+                return None
         return found
 
     def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
@@ -433,16 +441,19 @@ class _Part(Generic[T]):
             stack.extend(self.present.values())
 
     def is_beside(self, values: set[Any]) -> bool:
-        """Whether there is no child in which an interval can contain one of the values, which are
-        no booleans."""
+        """Whether evidently no child has an interval that contains one of the values, which are no
+        booleans."""
         if self.present or not self.equal.keys().isdisjoint(values):
             return False
+        if len(self.cells) > FEW_SIZES or len(self.prefixes) > FEW_SIZES:
+            return False  # It would take as long as to search for each.
         if self.cells:
             numbers = [value for value in values if isinstance(value, int | float)]
             for size, numbered in self.cells.items():
                 cells = {value // size for value in numbers}
-                cells.update([cell - 1.0 for cell in cells])
                 if not numbered.keys().isdisjoint(cells):
+                    return False
+                if not numbered.keys().isdisjoint([cell - 1.0 for cell in cells]):
                     return False
         if self.prefixes:
             strings = [value for value in values if value.__class__ is str]
@@ -474,20 +485,6 @@ class _Part(Generic[T]):
             else:
                 for length, named in self.prefixes.items():
                     stack.extend(_named_between(named, length, interval.lo, interval.hi))
-
-
-def _values(name: str, points: list[dict[str, Value]]) -> set[Value | None] | None:
-    """The points' values of the attribute, None among them if one has no such attribute; or None if
-    there are booleans, which a set takes for numbers."""
-    column: list[Value | None]
-    try:
-        column = list(map(itemgetter(name), points))  # Twice as fast as the other.
-    except KeyError:
-        column = [point.get(name) for point in points]
-    values = set(column)
-    if not values.isdisjoint((0, 1)) and bool in set(map(type, column)):
-        return None
-    return values
 
 
 def _numbered_between(

@@ -141,15 +141,16 @@ class Space:
             return self._yes.hops(point, view)
         return tuple(dict.fromkeys([entry.hop for entry in self._outside(holes, point, view)]))
 
-    def runs(self, points: list[dict[str, Value]]) -> list[Run]:
+    def runs(self, points: list[dict[str, Value]], view: View | None = None) -> list[Run]:
         """The same for one point after the other: how many in a row go to which hops."""
         if not points or not self._holes:
-            return self._yes.runs(points)
-        return in_runs(self.hops(points[0]), 1, map(self.hops, points[1:]))
+            return self._yes.runs(points, view)
+        first, *others = (self.hops(point, view) for point in points)
+        return in_runs(first, 1, others)
 
     def admission(self) -> Admission:
-        """Whether evidently some client wants a point, and it is well-formed: a quick yes, while a
-        no may be mistaken. Valid until an entry changes."""
+        """A test whether evidently some client wants a point, and it is well-formed: a quick yes,
+        while a no may be mistaken. Good until an entry changes."""
         return never if self._holes else self._yes.admission()
 
     def holds(self, point: Mapping[str, Value], view: View | None = None) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import overlay.filters
 from overlay.errors import FilterError
 from overlay.filters import (
     INT_MAX,
@@ -52,11 +53,16 @@ def test_a_yes_is_never_wrong(points: list[dict[str, Any]]) -> None:
     "point",
     [
         {"class": "order", "n": 1},
+        {"city": "Köln", "shop": "本店"},
         {"price": -0.5, "big": INT_MAX, "small": INT_MIN, "urgent": True},
         {f"a{number}": number for number in range(MAX_ATTRIBUTES)},
     ],
 )
-def test_what_usually_comes_is_checked_once_only(point: dict[str, Any]) -> None:
+def test_what_usually_comes_is_checked_once_only(
+    point: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests in this process may have left so many names that they are thrown away meanwhile.
+    monkeypatch.setattr(overlay.filters, "_right_names", set())
     check_point(point)
     assert is_evidently_right(point)
 

@@ -504,6 +504,20 @@ def test_points_that_go_together_are_not_searched_for_one_by_one(monkeypatch: An
     assert searches == batch[:2]
 
 
+def test_a_batch_is_not_asked_for_attributes_that_it_does_not_have(monkeypatch: Any) -> None:
+    """Somebody who subscribes to very many attributes must not slow others down."""
+    index = table(*[Filter({f"a{n}": 1}) for n in range(100)], hop="B2")
+    while index._root.records:
+        index.insert(Entry(Filter({f"a{len(index)}": 1}), "B2"))
+    index.insert(Entry(Filter(a0=2), "B1"))
+    asked = []
+    part = type(next(iter(index._root.branches.parts.values())))  # type: ignore[union-attr]
+    monkeypatch.setattr(part, "is_beside", lambda self, values: bool(asked.append(self.name)) or 1)
+    batch: list[dict[str, Value]] = [{"a0": 2, "a1": n / 10} for n in range(2, 99)]
+    assert index.runs(batch) == [(("B1",), len(batch))]
+    assert asked == ["a1"]
+
+
 def visited(index: Index[Entry], point: dict[str, Value]) -> int:
     """How many entries a search for a point tests."""
     count = 0

@@ -167,5 +167,7 @@ def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
     assert made.pass_on(Hop("@p"), [good]) == []  # It needs a stamp.
     assert made.pass_on(Hop("B"), [good]) == [(("A",), 1)]
     made.versions.commit(VERSION)
-    assert made.pass_on(Hop("B"), [good]) == []
+    assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]
+    stamped = Pub("p", 1, good.point, hidden=(VERSION,))
+    assert made.pass_on(Hop("B"), [good, stamped]) == [(("A",), 1)]
     assert core(trace=True).pass_on(Hop("B"), [good]) == []
