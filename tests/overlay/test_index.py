@@ -6,12 +6,14 @@ import itertools
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import overlay.index
 import overlay.index_tree
 from overlay.filters import (
     INT_MAX,
@@ -31,6 +33,14 @@ from overlay.filters import (
 from overlay.index import Index, is_visible
 from overlay.index_tree import LEAF_SIZE, Node, Record
 from overlay.messages import Hop, Version
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
+    """Look at a few points together, as otherwise only at many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlay.index, "MANY", 3)
+        yield
 
 
 class Entry:
@@ -295,6 +305,8 @@ SORTS: dict[str, tuple[list[Interval], list[Value]]] = {
     "prefixes": ([prefix("a"), prefix("abc"), prefix("ac")], ["", "a", "ab", "abcd", "acd", "b"]),
     "present": ([present()], SOME_NUMBERS + BOOLEANS),
     "ladder": ([ge(0), ge(1), le(1), ge("a"), lt("ac")], SOME_NUMBERS + SOME_STRINGS),
+    "present or equal": ([present(), eq(7), eq("a")], SOME_NUMBERS + SOME_STRINGS),
+    "one end or equal": ([ge(1), le(0), eq(7), eq("a")], SOME_NUMBERS + SOME_STRINGS),
 }
 
 
@@ -310,12 +322,17 @@ def test_points_that_part_are_told_apart(sort: str) -> None:
         insert(index, scan, Entry(Filter(d="y"), "everything"))
         names = choose.choice([["a"], ["a", "b"]])
         for number in range(choose.choice([3, 2 * LEAF_SIZE])):
-            filter = Filter({"c": "x", choose.choice(names): choose.choice(intervals)})
+            chosen = choose.sample(names, choose.randint(1, len(names)))
+            filter = Filter({"c": "x", **{name: choose.choice(intervals) for name in chosen}})
             insert(index, scan, Entry(filter, f"B{number}", choose.choice([None, T1])))
-        for beside in (near, {**near, "a": "far", "b": "far"}, {"d": "y"}):
-            point = {**near, choose.choice(names): choose.choice(values)}
+        far: dict[str, Value] = {**near, "a": "far", "b": "far"}
+        further: dict[str, Value] = {**near, "a": 1e9, "b": 1e9}
+        somewhere = {**near, "a": choose.choice(values), "b": choose.choice(values)}
+        for beside in (near, far, further, somewhere, {"d": "y"}):
+            point = {**beside, choose.choice(names): choose.choice(values)}
             ask_all(index, scan, [beside, beside, point])
             ask_all(index, scan, [point, point, beside])
+            ask_all(index, scan, [point, point, point])
 
 
 def random_filter(choose: random.Random) -> Filter:

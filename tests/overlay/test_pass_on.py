@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import overlay.index
 from overlay.broker import Broker
 from overlay.effects import Effect, Send
 from overlay.errors import PeerError
@@ -19,6 +22,14 @@ CLIENTS: Final = ("p", "q")
 SOURCES: Final = (*NEIGHBOURS, "@p", "@p", "@p", "@q", "@stranger")
 
 VERSION: Final = ("tx", 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
+    """Look at a few points together, as otherwise only at many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlay.index, "MANY", 3)
+        yield
 
 
 def core(*, trace: bool = False) -> Broker:
