@@ -20,11 +20,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, cast
 
 import msgspec
 
 from overlay.effects import Close, Effect, Send
+from overlay.engine import Engine, EngineFactory
 from overlay.errors import (
     FilterError,
     NameTaken,
@@ -55,7 +56,7 @@ from overlay.messages import (
 )
 from overlay.notation import format_publication
 from overlay.recording import Recorder, moved
-from overlay.routing import Home, Outcome, Routing, Scope
+from overlay.routing import Home, Routing, Scope
 from overlay.space import Entry
 from overlay.tasks import Task, Tasks
 from overlay.trace import TraceKind
@@ -71,63 +72,6 @@ ENTRIES_PER_CLIENT = 1_000_000
 #: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
 HELD_LIMIT = 100_000
 TOO_MANY_WAIT = "too many operations wait for undecided transactions"
-
-
-class Engine(Protocol):
-    """A transaction engine at one broker, as far as the broker has to know it.
-
-    It is made with its broker, changes tables and versions through it, and answers each input
-    with effects. Its timers' keys begin with its name and a slash.
-    """
-
-    def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
-        """Take a message of this engine. Raises PeerError when the source may not say that."""
-        ...
-
-    def wake(self, key: str, now: float) -> list[Effect]:
-        """One of its timers has run out."""
-        ...
-
-    def client_left(self, client: str, now: float) -> list[Effect]:
-        """A client of this broker is gone; its entries go next, unless `holds` says later."""
-        ...
-
-    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
-        """A neighbour has begun a new life and knows of no transaction.
-
-        The clients behind it are gone from the tables.
-        """
-        ...
-
-    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        """Whether a client's operation, or its leaving, touches words of that client that an
-        undecided transaction has changed: it waits, and so do the client's later ones."""
-        ...
-
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        """Whether an operation on the shared tables conflicts with an undecided transaction: it
-        waits, and so do all later ones here. `Broker.release` looks again."""
-        ...
-
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        """A plain operation has been carried out."""
-        ...
-
-    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
-        """An operation given to `Broker.submit` need not wait, or not any more."""
-        ...
-
-    def completed(self, context: Any, now: float) -> list[Effect]:
-        """What `Broker.start`, `tell` or `put_back` was given is done everywhere, with all that it
-        triggered."""
-        ...
-
-    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
-        """Answer an operator with plain data, and do what was asked for."""
-        ...
-
-
-EngineFactory: TypeAlias = "Callable[[Broker], Engine]"
 
 
 class Broker(Recorder):

@@ -27,8 +27,7 @@ T = TypeVar("T")
 def _encode_filter(value: Any) -> Any:
     if isinstance(value, Filter):
         return value.to_wire()
-    # What msgspec wants to hear of a type that is not ours.
-    raise NotImplementedError(f"no wire form for {type(value)!r}")
+    raise TypeError(f"no wire form for {type(value)!r}")
 
 
 def _decode_filter(kind: type, value: Any) -> Any:

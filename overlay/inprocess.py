@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from overlay.broker import Broker, EngineFactory
+from overlay.broker import Broker
 from overlay.codec import decode, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.engine import EngineFactory
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
 from overlay.frames import PREFIX_SIZE, pack
 from overlay.messages import AnyMessage, BrokerName, Hop, Message, is_client

@@ -148,7 +148,7 @@ class Dynamic(TwoPhaseCommit):
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         """An operation was carried out."""
 
-    # --- the broker's inputs (overlay.broker.Engine) ---
+    # --- the broker's inputs (overlay.engine.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
         message = codec.decode(body)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from overlay.broker import Broker, Engine, EngineFactory
+from overlay.broker import Broker
 from overlay.effects import Effect, Send
+from overlay.engine import Engine, EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Hop, Pub
 from overlay.routing import Routing, Scope

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from overlay.broker import Broker, EngineFactory
+from overlay.broker import Broker
+from overlay.engine import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Done, Hop, Join, Kind, Operation, client_hop
 from overlay.simulator import Simulator

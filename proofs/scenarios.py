@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from overlay.broker import EngineFactory
+from overlay.engine import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 
 import networkx as nx
 
-from overlay.broker import Broker, EngineFactory
+from overlay.broker import Broker
 from overlay.effects import Effect
+from overlay.engine import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import (
     AnyMessage,

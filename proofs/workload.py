@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import networkx as nx
 
-from overlay.broker import EngineFactory
+from overlay.engine import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.messages import client_hop
 from overlay.simulator import STEP_LIMIT, Tape

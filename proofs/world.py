@@ -21,7 +21,8 @@ import msgspec
 import networkx as nx
 
 import padres_tx.engines as engines
-from overlay.broker import Broker, EngineFactory
+from overlay.broker import Broker
+from overlay.engine import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
 from overlay.simulator import Choose, Simulator

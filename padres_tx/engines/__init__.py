@@ -3,7 +3,7 @@
 The engine "x-y" is the module `x_y` here, or else what the entry-point group `padres_tx.engines`
 offers under its name. An engine's module has
 
-    broker   what is made for every broker, `broker(broker) -> overlay.broker.Engine`; None if
+    broker   what is made for every broker, `broker(broker) -> overlay.engine.Engine`; None if
              the engine needs nothing there
     client   the client's half: "dynamic", "static", or a class of its own
              (`padres_tx.transactions`)
@@ -20,7 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from overlay.broker import EngineFactory
+from overlay.engine import EngineFactory
 from padres_tx.errors import UnknownEngine
 
 GROUP = "padres_tx.engines"

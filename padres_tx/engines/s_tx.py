@@ -94,7 +94,7 @@ class STx:
         #: What was admitted for clients of this broker and is not carried out yet.
         self.reserved: dict[TxID, list[Undo]] = {}
 
-    # --- the broker's inputs (overlay.broker.Engine) ---
+    # --- the broker's inputs (overlay.engine.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
         message = codec.decode(body)
