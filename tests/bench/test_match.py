@@ -84,7 +84,8 @@ def test_the_workloads_are_what_they_are_called() -> None:
     for filter in WORKLOADS["ranges"](10_000, choose)[0][:100]:
         assert list(filter.predicates) == ["x", "y", "z"]
         for interval in filter.predicates.values():
-            assert interval.hi - interval.lo == pytest.approx(0.02)  # type: ignore[operator]
+            assert isinstance(interval.lo, float) and isinstance(interval.hi, float)
+            assert interval.hi - interval.lo == pytest.approx(0.02)
     open_ones = [f for f in WORKLOADS["mixed"](10_000, choose)[0] if "x" not in f.predicates]
     assert 400 < len(open_ones) < 600
 

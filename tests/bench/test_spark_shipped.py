@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -29,11 +30,11 @@ assert "msgspec" not in sys.modules
 """
 
 
-def step(seq: int, kind: str, **fields: object) -> Step:
-    values: dict[str, object] = dict.fromkeys(Step._fields, "")
+def step(seq: int, kind: str, **fields: Any) -> Step:
+    values: dict[str, Any] = dict.fromkeys(Step._fields, "")
     values |= dict.fromkeys(("unit_life", "decided_at", "first_at", "last_at"), 0)
     values |= {"run": "r", "node": "B1", "dests": [], "entered": False, "seq": seq, "kind": kind}
-    return Step(**{**values, **fields})  # type: ignore[arg-type]
+    return Step(**{**values, **fields})
 
 
 SUB = step(

@@ -374,7 +374,8 @@ async def test_a_broker_that_may_not_say_that_is_left() -> None:
     a1 = await overlay.connect_async("A1")
     iterating = asyncio.create_task(a1.next())
     await asyncio.sleep(0)
-    a1._channel.deliver(Leave("A1", "B1"))  # type: ignore[attr-defined]
+    channel: Any = a1._channel  # The in-process one, which takes what its broker says.
+    channel.deliver(Leave("A1", "B1"))
     with pytest.raises(ProtocolError, match="takes no Leave"):
         await iterating
     with pytest.raises(ProtocolError):

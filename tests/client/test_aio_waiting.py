@@ -17,7 +17,7 @@ from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
 from padres_tx.inprocess import InProcessOverlay, LocalChannel
 from padres_tx.peer import Connecting
 from padres_tx.session import Notification, Session
-from tests.client.cast import P1, X1, ByHand, alone, asynchronous, cast, received
+from tests.client.cast import P1, X1, ByHand, alone, asynchronous, by_hand, cast, received
 
 # --- cancelling and time-outs ---
 
@@ -51,7 +51,7 @@ async def test_a_join_that_is_not_answered_times_out() -> None:
     channel = ByHand()
     channel.sent.append("so that the join is not the first")
     with pytest.raises(CallTimeout, match="no answer to the join of A1"):
-        await Connecting(Client(Session("A1"), channel), 0.001)  # type: ignore[arg-type]
+        await Connecting(by_hand(channel), 0.001)
     assert channel.closed
 
 
@@ -183,7 +183,7 @@ async def test_an_answer_behind_unread_notifications_says_so() -> None:
 @asynchronous
 async def test_payloads_count_as_well() -> None:
     channel = ByHand()
-    client = Client(Session("A1"), channel, queue_bytes=100)  # type: ignore[arg-type]
+    client = by_hand(channel, queue_bytes=100)
     async with Connecting(client, 1) as a1:
         a1.receive(Pub("E", 1, P1, bytes(99)))
         assert a1.ready
