@@ -26,6 +26,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from overlay.broker import Broker
+from overlay.broker_time import BrokerTime
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.flow import Flow
@@ -62,7 +63,8 @@ class Host:
 
     `tcp` brings connections (`accept`, `answered`), what arrives on them (`arrived`) and their
     end (`lost`). `delays_s` has an entry for each neighbour. `crash` is called when the core fails;
-    the process must then end.
+    the process must then end. `clock` must be monotonic; without `own_time`, the broker's time
+    begins at the wall time and passes as `clock` does.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Host:
         *,
         settings: Settings | None = None,
         record: Callable[[Record], None] | None = None,
+        own_time: BrokerTime | None = None,
     ) -> None:
         self.name = core.name
         self.settings = settings or Settings()
@@ -81,9 +84,8 @@ class Host:
         self._core = core
         self._clock = clock
         self._record = record
-        # Wall time that never jumps back: traces of several machines can be laid side by side, and
-        # the core can measure with it.
-        self._epoch = time.time() - time.monotonic()
+        #: What the core calls `now`; it must not follow the wall clock.
+        self.now = (own_time or BrokerTime(time.time(), clock.seconds)).now
         self._started_at = self.now()
         self._log = Logger(namespace="overlay.host")
         self._reception = Reception(core.name, delays_s, self.settings)
@@ -102,9 +104,6 @@ class Host:
         self._messages_in = 0
         self._messages_out = 0
         self._were_up = False
-
-    def now(self) -> float:
-        return time.monotonic() + self._epoch
 
     def start(self) -> None:
         """Begin to look after the links."""

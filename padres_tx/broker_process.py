@@ -32,6 +32,7 @@ from twisted.logger import Logger
 
 from overlay import fine_reactor, logs, trace
 from overlay.broker import Broker
+from overlay.broker_time import use_monotonic
 from overlay.host import Host
 from overlay.messages import BrokerName
 from overlay.settings import Settings
@@ -80,6 +81,7 @@ def run_broker(
     # Imported late: the import installs the reactor, once a process.
     from twisted.internet import reactor
 
+    use_monotonic(reactor)
     spec = topology.broker(name)
     neighbours = {BrokerName(other): topology.broker(other) for other in topology.neighbours(name)}
     for other in neighbours.values():

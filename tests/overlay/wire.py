@@ -76,7 +76,7 @@ def running(
 ) -> Iterator[Process]:
     """A broker process that listens, and is killed at the end.
 
-    Options: `settings` (a dict), and whatever `run_broker` takes.
+    Options: `settings` (a dict), `module` (which is run), and whatever `run_broker` takes.
     """
     with running_all(log_dir, {name: {"topology": topology, **options}}) as (process,):
         yield process
@@ -102,8 +102,9 @@ def _start(
     reading, writing = os.pipe()
     log = log_dir / f"{name}-{secrets.token_hex(4)}.log"
     task = {"name": name, "log_file": str(log), **options}
+    module = task.pop("module", "tests.overlay.broker_child")
     popen = subprocess.Popen(
-        [sys.executable, "-m", "tests.overlay.broker_child", json.dumps(task), str(writing)],
+        [sys.executable, "-m", module, json.dumps(task), str(writing)],
         cwd=ROOT,
         pass_fds=[writing],
         start_new_session=True,
