@@ -5,9 +5,12 @@ the tables but only its own transaction sees them. When it is committed, a statu
 everybody does; nothing is copied. Its marks stay on the entries until nobody can need the state
 before it (`forget`); from then on it is simply how things are.
 
-A publication that enters the overlay here is stamped with what is undecided here (`stamp`), and
-brokers further on leave just that out. So it is routed on one version all along its way, on
-whichever side of a commit it came in. Normally nothing is undecided, and all this costs nothing.
+A publication that enters the overlay here is stamped (`stamp`), and brokers further on leave out
+the versions in its stamp. So it is routed on one version all along its way, on whichever side of a
+commit it came in. The stamp holds the versions that this broker has voted for and does not know
+decided (`vote`). Other undecided versions need no stamp: a commit needs this broker's vote, so on
+every link that both take, the publication is ahead of the vote, and then ahead of the commit.
+Between votes and decisions, that is almost always, the stamp is empty and all this costs nothing.
 
 This module does not know how versions are decided.
 """
@@ -32,6 +35,22 @@ class Seen:
         return version in self.versions
 
 
+class Without:
+    """A view of the versions that are committed now, without some of them.
+
+    It is good until the next version is committed or forgotten.
+    """
+
+    __slots__ = ("_committed", "_hidden")
+
+    def __init__(self, committed: Collection[Version], hidden: Collection[Version]) -> None:
+        self._committed = committed
+        self._hidden = hidden
+
+    def includes(self, version: Version) -> bool:
+        return version in self._committed and version not in self._hidden
+
+
 class Versions:
     """The versions that entries of this broker may be marked with."""
 
@@ -41,11 +60,17 @@ class Versions:
         #: Committed here, their marks still on entries. The view of everything that is so now.
         self.committed: dict[Version, None] = {}
         self._now = Seen(self.committed)
+        #: Undecided versions that this broker has voted for: others may have committed them.
+        self.voted: dict[Version, None] = {}
         self.stamp: tuple[Version, ...] = ()
 
     def begin(self, version: Version) -> None:
         self.open[version] = None
-        self.stamp = tuple(self.open)
+
+    def vote(self, version: Version) -> None:
+        """This broker votes for the version, which another broker decides."""
+        self.voted[version] = None
+        self.stamp = tuple(self.voted)
 
     def commit(self, version: Version) -> None:
         self._decide(version)
@@ -60,7 +85,9 @@ class Versions:
 
     def _decide(self, version: Version) -> None:
         self.open.pop(version, None)
-        self.stamp = tuple(self.open)
+        if version in self.voted:
+            del self.voted[version]
+            self.stamp = tuple(self.voted)
 
     def text(self, view: View | None, own: str = "") -> str:
         """A view in a record: what it sees besides its own, and "-" before what it does not."""
@@ -71,13 +98,13 @@ class Versions:
         known += [_text(v) for v in self.open if view.includes(v)]
         return ",".join(version for version in known if version != own)
 
-    def view(self, hidden: Collection[Version] = ()) -> Seen | None:
+    def view(self, hidden: Collection[Version] = ()) -> View | None:
         """What is committed here, without the hidden; None, the cheap view, if that is nothing."""
         if not self.committed:
             return None
         if not hidden:
             return self._now
-        return Seen([version for version in self.committed if version not in hidden])
+        return Without(self.committed, hidden)
 
 
 def _text(version: Version) -> str:

@@ -22,10 +22,10 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from overlay.filters import Filter, Value
+from overlay.index import View
 from overlay.messages import Hop, Leave, Operation, Pub
 from overlay.notation import format_filter
 from overlay.routing import Outcome, Routing
-from overlay.versions import Seen
 
 
 class Hull:
@@ -167,7 +167,7 @@ class Footprint:
 
 
 def of_plain(
-    routing: Routing, source: Hop, message: Operation | Leave, view: Seen | None
+    routing: Routing, source: Hop, message: Operation | Leave, view: View | None
 ) -> Footprint:
     """The footprint of a plain operation that is about to be carried out."""
     footprint = Footprint()

@@ -291,7 +291,7 @@ class Dynamic(TwoPhaseCommit):
 
     def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
         """Tell every broker that the transaction begins."""
-        undecided = tuple(self.broker.versions.open)
+        undecided = tuple(self.broker.versions.voted)
         self.begun(tx, undecided)
         return [
             *self._trace("begin", tx, now),

@@ -21,7 +21,8 @@ class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
     tx: TxID
     age: int
-    #: What was undecided at the coordinator's edge broker: it is not in the snapshot.
+    #: What the coordinator's edge broker has voted for and does not know decided: it is not in the
+    #: snapshot.
     undecided: tuple[TxID, ...] = ()
 
 

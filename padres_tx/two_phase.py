@@ -53,6 +53,8 @@ class TwoPhaseCommit(ABC):
         self.broker = broker
         self.routing = broker.routing
         self.txs: dict[TxID, Tx] = {}
+        #: Those that were asked for their votes and are not decided here.
+        self.preparing: dict[TxID, Tx] = {}
         #: Who takes which message; an engine adds its own.
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Prepare: self._asked_to_vote,
@@ -72,6 +74,10 @@ class TwoPhaseCommit(ABC):
     @abstractmethod
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         """The decision has come: make the changes count, or undo them."""
+
+    def voted_yes(self, tx: Tx) -> None:
+        """This broker sends its yes, and those behind it have: others may commit from now on."""
+        return
 
     def forgotten(self, tx: Tx) -> None:
         """Every broker has the decision."""
@@ -99,6 +105,7 @@ class TwoPhaseCommit(ABC):
         if not tx.open:
             return []
         tx.status = "preparing"
+        self.preparing[tx.id] = tx
         tx.awaited = set(self.others(tx))
         # Forwarded before this broker has made up its mind: waiting happens side by side.
         return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
@@ -127,6 +134,8 @@ class TwoPhaseCommit(ABC):
         tx.voted = True
         if tx.at_edge:
             return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
+        if not verdict.code:
+            self.voted_yes(tx)
         return self.send((tx.upstream,), Vote(tx.id, *verdict))
 
     # --- the decision ---
@@ -157,6 +166,7 @@ class TwoPhaseCommit(ABC):
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         tx.status = "committed" if decide.committed else "aborted"
+        self.preparing.pop(tx.id, None)
         tx.awaited = set(self.others(tx))
         tx.tasks = Tasks()
         tx.frames.clear()
@@ -173,8 +183,8 @@ class TwoPhaseCommit(ABC):
             ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
             effects.append(self.tell(hop, ended))
         tx.clear()
-        for other in list(self.txs.values()):
-            if other.status == "preparing" and other.verdict is None:
+        for other in list(self.preparing.values()):
+            if other.verdict is None:
                 effects += self._look_again(other, now)
         effects += self.broker.release(now)
         effects += something_decided(self.broker, now)

@@ -24,7 +24,8 @@ TxID: TypeAlias = Version
 OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
 
 #: Transactions that may be known to a broker at once, and those of one client that may be open: one
-#: cannot use up what is there for all. Every plain publication names those that are open.
+#: client cannot use up what is there for all. Those that are only begun cost memory, and plain
+#: traffic nothing.
 TX_LIMIT = 100_000
 TX_PER_CLIENT_LIMIT = 1024
 

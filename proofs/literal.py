@@ -174,6 +174,7 @@ class VotesOfThoseConcerned(DTx):
         concerned = self._concerned.get(tx.id, [])
         asked = tuple(hop for hop in self.others(tx) if hop in concerned)
         tx.status = "preparing"
+        self.preparing[tx.id] = tx
         tx.awaited = set(asked)
         return [*self.send(asked, prepare), *self._look_again(tx, now)]
 
@@ -200,10 +201,10 @@ class DropAtCommit(DTx):
 
 
 class UnstampedVersions(Versions):
-    """Does not write down what was undecided where a publication came in."""
+    """Does not stamp publications with what the broker has voted for where they came in."""
 
-    def begin(self, version: Version) -> None:
-        super().begin(version)
+    def vote(self, version: Version) -> None:
+        super().vote(version)
         self.stamp = ()
 
     def _decide(self, version: Version) -> None:

@@ -20,8 +20,9 @@ from proofs.tlc import Checked
 #: to a plain operation that is held, and every third of S-TX is refused.
 TRACE_SEEDS: Final = (1, 2, 3, 4, 10)
 
-#: The run of which corrupted traces are made.
-CORRUPTED_SEED: Final = 1
+#: The run of each engine of which corrupted traces are made; one of D-TX must have a publication
+#: with a stamp.
+CORRUPTED_SEEDS: Final = {"D-TX": 2, "S-TX": 1}
 
 
 class Claim(NamedTuple):
@@ -95,7 +96,9 @@ def _traces() -> list[Claim]:
             what = f"{engine} run {seed}, {len(lines)} messages"
             find = finder(partial(of.validate, run, lines))
             listed.append(Claim("trace", what, "accepted", find))
-            for name, wrong in of.corruptions(lines).items() if seed == CORRUPTED_SEED else ():
+            for name, wrong in (
+                of.corruptions(lines).items() if seed == CORRUPTED_SEEDS[engine] else ()
+            ):
                 what = f"{engine} run {seed} with {name}"
                 find = finder(partial(of.validate, run, wrong))
                 listed.append(Claim("trace", what, "rejected", find))

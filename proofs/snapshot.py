@@ -153,7 +153,7 @@ def _choose(kind: type) -> _Write:
         return _mutable(_routing)
     if kind in (list, deque):
         return _mutable(_sequence)
-    if kind is dict:
+    if issubclass(kind, dict):
         return _mutable(_dict)
     if kind in (set, frozenset):
         return _mutable(_set)

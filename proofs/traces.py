@@ -409,7 +409,7 @@ def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
     swapped = list(lines)
     swapped[before], swapped[prepare] = lines[prepare], lines[before]
     wrong["a Prepare that overtakes"] = swapped
-    pub = next(at for at, line in enumerate(lines) if '"pub"' in line)
+    pub = next(at for at, line in enumerate(lines) if '"pub"' in line and "{}" not in line)
     bare = re.sub(r"\{.*\}", "{}", lines[pub])
     wrong["a publication without its stamp"] = [*lines[:pub], bare, *lines[pub + 1 :]]
     done = [at for at, line in enumerate(lines) if '"done"' in line]

@@ -1,9 +1,10 @@
 """D-TX: dynamic transactions that are serializable (Section 4, with corrections).
 
 **Snapshot.** A transaction sees what was committed at each broker when its Init came, without what
-was undecided at the coordinator's edge broker then. Flooding over FIFO links is a causal broadcast,
-and a commit needs every broker's vote, so this is the same set of transactions everywhere. Nothing
-is copied: entries carry versions, and the snapshot is a view.
+the coordinator's edge broker had voted for and did not know decided then. Flooding over FIFO links
+is a causal broadcast, and a commit needs every broker's vote, so this is the same set of
+transactions everywhere. Nothing is copied: entries carry versions, and the snapshot is a view. The
+same holds for a plain publication and its stamp (`overlay.versions`).
 
 **Validation**, at Prepare, of all reads and writes, predicates included (`padres_tx.conflicts`):
 - it has read what somebody else committed here outside its snapshot: no;
@@ -46,6 +47,7 @@ from overlay.versions import Seen
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
 from padres_tx.dynamic import REUSED, YES, Dynamic, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
+from padres_tx.plain_writes import PlainWrites
 from padres_tx.wire import Begin, TxID, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.
@@ -69,8 +71,8 @@ class DTx(Dynamic):
         self._views: dict[TxID, Seen] = {}
         #: What each committed transaction has written here, until its version is folded.
         self._wrote: dict[TxID, Footprint] = {}
-        #: What plain operations have written here since each open transaction began.
-        self._plain_since: dict[TxID, list[Footprint]] = {}
+        #: What plain operations have written here since open transactions began.
+        self._plain_writes = PlainWrites()
         #: Committed ones that every broker has, and for each an open one that does not see it.
         self._forgotten: dict[TxID, TxID] = {}
         #: Transactions that ask for precedence and are not decided here.
@@ -81,7 +83,7 @@ class DTx(Dynamic):
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         versions = self.broker.versions
         self._views[tx.id] = Seen({tx.id, *(versions.committed.keys() - undecided)})
-        self._plain_since[tx.id] = []
+        self._plain_writes.begin(tx.id)
         versions.begin(tx.id)
         if tx.id in self._fences:
             tx.status = "active"
@@ -100,7 +102,7 @@ class DTx(Dynamic):
         for other, wrote in self._wrote.items():
             if not view.includes(other) and (filter := mine.reads_what(wrote)):
                 return self._lost(tx_text(other), filter)
-        for wrote in self._plain_since[tx.id]:
+        for wrote in self._plain_writes.since(tx.id):
             if filter := mine.reads_what(wrote):
                 return self._lost("a plain operation", filter)
         for source, operation in self.broker.under_way:
@@ -141,11 +143,7 @@ class DTx(Dynamic):
 
     def _preparing(self) -> list[Tx]:
         """The transactions that are prepared or wait here, but those that have to abort."""
-        return [
-            tx
-            for tx in self.txs.values()
-            if tx.status == "preparing" and not (tx.verdict and tx.verdict.code)
-        ]
+        return [tx for tx in self.preparing.values() if not (tx.verdict and tx.verdict.code)]
 
     # --- plain operations ---
 
@@ -161,20 +159,22 @@ class DTx(Dynamic):
         return any(plain.conflict(tx.footprint) for tx in preparing)
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        if not self._plain_since:
+        if not self._plain_writes.wanted:
             return
         if isinstance(message, Operation) and outcome is not None:
             footprint = of_applied(message, outcome)
         else:
             footprint = of_plain(self.routing, source, message, self.broker.versions.view())
-        for since in self._plain_since.values():
-            since.append(footprint)
+        self._plain_writes.add(footprint)
 
     # --- the decision ---
 
+    def voted_yes(self, tx: Tx) -> None:
+        self.broker.versions.vote(tx.id)
+
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         self._fences.pop(tx.id, None)
-        self._plain_since.pop(tx.id, None)
+        self._plain_writes.end(tx.id)
         self._views.pop(tx.id, None)
         versions = self.broker.versions
         if tx.status == "committed":

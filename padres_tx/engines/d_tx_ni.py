@@ -62,6 +62,7 @@ class DTxNI(Dynamic):
     def prepare(self, tx: Tx, now: float) -> list[Effect]:
         """Everything is done that others were asked for, and nobody could say no: decide."""
         tx.status, tx.verdict = "preparing", YES
+        self.preparing[tx.id] = tx
         return self._answer(tx, now)
 
     def undecided(self) -> list[tuple[str, Footprint]]:

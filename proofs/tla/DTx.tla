@@ -63,7 +63,7 @@ On(where, r, w) == [b \in where |-> [r |-> r, w |-> w]]
 
 AllRules == {
   "fifo",       \* a link hands over what came first
-  "undecided",  \* Init carries what is undecided at the coordinator's edge
+  "undecided",  \* Init carries what the coordinator's edge has voted for and does not know decided
   "answers",    \* who said a tcm or an (un-)advertisement waits for its acknowledgement
   "nested",     \* ... which a broker gives when all behind it and all it asked have
   "all vote",   \* a commit needs the vote of every broker, visited or not
@@ -77,7 +77,7 @@ AllRules == {
   "meets held", \* who conflicts with one that waits at a broker loses there
   "held from",  \* a neighbour's yes is a no if what it sent before waits here, and conflicts
   "forget",     \* old versions stay until all brokers have the decision, and all here see it
-  "stamp" }     \* a publication is stamped with what is undecided at its edge
+  "stamp" }     \* a publication is stamped with what its edge has voted for, likewise
 
 VARIABLES
   tx,     \* tx[b][t]: what broker b knows of transaction t
@@ -120,7 +120,9 @@ Unknown == [st |-> "none",      \* then active, preparing; committed, gone; abor
             verdict |-> "?", voted |-> FALSE, doomed |-> FALSE, forgotten |-> FALSE]
 
 Is(r) == r.st \in {"active", "preparing"}
-Undecided(b) == {t \in Txs : Is(tx[b][t])}
+\* What others may have committed: b has sent its yes, and does not know the decision.  The
+\* coordinator's edge never sends one.
+Voted(b) == {t \in Txs : Is(tx[b][t]) /\ tx[b][t].voted /\ tx[b][t].verdict = "yes"}
 Marked(b) == {t \in Txs : tx[b][t].st = "committed"}
 Folded(b) == {t \in Txs : tx[b][t].st = "gone"}
 \* What a view sees that leaves something out: folded versions are simply how things are.
@@ -383,13 +385,13 @@ Release(b) ==
 (***************************************************************************)
 Begin(t) ==
   /\ tx[Edge[t]][t].st = "none"
-  /\ Start(Edge[t], t, IF "undecided" \in Rules THEN Undecided(Edge[t]) ELSE {}, net)
+  /\ Start(Edge[t], t, IF "undecided" \in Rules THEN Voted(Edge[t]) ELSE {}, net)
 
 Emit(p) ==
   LET b == Home[p] IN
   /\ got[p] = {}
   /\ \A q \in Pubs : q < p /\ Home[q] = b => got[q] # {}
-  /\ Publish(b, p, IF "stamp" \in Rules THEN Undecided(b) ELSE {}, b, net)
+  /\ Publish(b, p, IF "stamp" \in Rules THEN Voted(b) ELSE {}, b, net)
 
 Say(p) ==
   LET b == From[p] IN

@@ -122,6 +122,11 @@ def open_version(made: Broker) -> None:
         made.routing.prt.add(Entry(operation, Hop("B"), VERSION))
 
 
+def vote_version(made: Broker) -> None:
+    if VERSION in made.versions.open:
+        made.versions.vote(VERSION)
+
+
 def commit_version(made: Broker) -> None:
     if VERSION in made.versions.open:
         made.versions.commit(VERSION)
@@ -135,7 +140,7 @@ def end_version(made: Broker) -> None:
         made.routing.prt.remove(entry)
 
 
-changes = st.sampled_from([end_version, end_version, open_version, commit_version])
+changes = st.sampled_from([end_version, end_version, open_version, vote_version, commit_version])
 
 
 @settings(max_examples=100)
@@ -175,6 +180,8 @@ def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
     assert made.pass_on(Hop("@p"), [good, Done(1), good]) == [(("A",), 1)]
     assert made.pass_on(Hop("@q"), [Pub("q", 1, {"cls": "x"})]) == []  # Advertised nothing.
     made.versions.begin(VERSION)
+    assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]  # Nobody can commit it yet.
+    made.versions.vote(VERSION)
     assert made.pass_on(Hop("@p"), [good]) == []  # It needs a stamp.
     assert made.pass_on(Hop("B"), [good]) == [(("A",), 1)]
     made.versions.commit(VERSION)

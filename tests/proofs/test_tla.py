@@ -14,6 +14,7 @@ from padres_tx.engines.s_tx import STx
 from padres_tx.java import NoJava
 from proofs import static_traces
 from proofs.models import MODELS, SPECIFICATIONS, Model, run
+from proofs.prove import CORRUPTED_SEEDS
 from proofs.scenarios import SCENARIOS
 from proofs.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, understand
 from proofs.traces import corruptions, log, record, validate
@@ -89,11 +90,13 @@ def test_tlc_finds_what_it_should(model: Model) -> None:
 
 def test_a_run_of_the_real_engine_is_a_behaviour_of_the_specification() -> None:
     tlc_or_skip()
-    real = record(1)
+    real = record(CORRUPTED_SEEDS["D-TX"])
     lines = log(real)
     assert validate(real, lines)[0]
-    wrong = corruptions(lines)["a vote turned round"]
-    assert not validate(real, wrong)[0]
+    for what in ("a vote turned round", "a publication without its stamp"):
+        wrong = corruptions(lines)[what]
+        assert wrong != lines
+        assert not validate(real, wrong)[0], what
 
 
 def test_a_run_of_the_real_s_tx_is_a_behaviour_of_the_specification() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 
 from overlay.errors import ProtocolError
-from overlay.messages import Operation, Pub
+from overlay.messages import AnyMessage, BrokerName, Hop, Operation, Pub
 from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Forget, Init, Op, Prepare, Vote
+from padres_tx.engines.d_tx import DTx
 from padres_tx.wire import (
     Applied,
     Began,
@@ -20,6 +21,7 @@ from padres_tx.wire import (
     Finish,
     Operated,
     Tcm,
+    TxID,
 )
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import adv, box, pub, sub, tcm, usub
@@ -72,15 +74,24 @@ def test_the_coordinators_broker_informs_every_neighbour(engine: str) -> None:
     assert of_kind(said, Began, "@D")[0].tx == tx, "the client need not wait for the others"
 
 
-def test_the_coordinators_broker_says_what_is_undecided_there() -> None:
+def test_the_coordinators_broker_says_what_others_may_have_committed() -> None:
     """Line 2 takes the latest committed id as the snapshot, which two brokers can understand
-    differently. What is undecided where it begins is the same for all."""
+    differently. What was voted for and is undecided where it begins is the same for all."""
     one = middle()
+
+    def undecided() -> tuple[TxID, ...]:
+        _, said = one.begun("D")
+        found: tuple[TxID, ...] = of_kind(said, Init)[0].undecided
+        return found
+
     one.hear("B1", Init(OTHER, 1))
-    tx, said = one.begun("D")
-    assert of_kind(said, Init)[0].undecided == (OTHER,)
-    _, said = one.begun("A")
-    assert of_kind(said, Init)[0].undecided == (OTHER, tx)
+    assert undecided() == (), "nobody can commit it without this broker's vote"
+    one.hear("B1", Prepare(OTHER))
+    assert undecided() == (), "B3 has not voted, so this broker has not"
+    one.hear("B3", Vote(OTHER))
+    assert undecided() == (OTHER,)
+    one.hear("B1", Decide(OTHER, True))
+    assert undecided() == ()
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
@@ -529,6 +540,71 @@ def test_a_plain_publication_that_has_not_seen_it_is_routed_as_before_it() -> No
     before = one.send("B1", Pub("E1", 5, {"class": "p"}, hidden=(TX,)))
     after = one.send("B1", Pub("E1", 6, {"class": "p"}))
     assert pubs(before, "D") and not pubs(after, "D")
+
+
+def test_a_publication_is_stamped_from_the_vote_to_the_decision() -> None:
+    """What this broker has not voted for is not committed anywhere before the publication comes."""
+    one = middle()
+    one.holds("D", "adv", Q)
+    one.knows("B1", "E1", "sub", Q)
+
+    def stamp() -> tuple[TxID, ...]:
+        said = one.send("@D", Pub("D", 1, {"class": "q"}))
+        found: tuple[TxID, ...] = of_kind(said, Pub, "B1")[0].hidden
+        return found
+
+    one.hear("B1", Init(TX, 1))
+    assert stamp() == ()
+    one.hear("B1", Prepare(TX))
+    assert stamp() == (), "B3 has not voted, so this broker has not"
+    one.hear("B3", Vote(TX))
+    assert stamp() == (TX,)
+    one.hear("B1", Decide(TX, True))
+    assert stamp() == ()
+    one.hear("B1", Init(OTHER, 1))
+    one.hear("B1", Prepare(OTHER))
+    one.hear("B3", Vote(OTHER, "conflict", "not here"))
+    assert stamp() == (), "a no is no promise"
+
+
+def test_a_publication_at_the_coordinators_own_broker_is_not_stamped() -> None:
+    """The decision leaves there behind it, on every link."""
+    one = middle()
+    one.holds("D", "adv", Q)
+    one.knows("B1", "E1", "sub", Q)
+    tx = one.begin("D", commit=True)
+    assert tx in one.broker.versions.open
+    one.hear("B1", Vote(tx))
+    said = one.send("@D", Pub("D", 1, {"class": "q"}))
+    assert of_kind(said, Pub, "B1")[0].hidden == ()
+
+
+def test_what_a_lost_neighbour_was_to_decide_is_in_no_stamp() -> None:
+    one = leaf()
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Prepare(TX))
+    assert one.broker.versions.stamp == (TX,)
+    one.see(one.broker.link_reset(BrokerName("B1"), 0.0))
+    assert one.broker.versions.stamp == (), "it is aborted here"
+
+
+def test_begun_transactions_cost_plain_traffic_nothing() -> None:
+    """Publications go by the batch and carry nothing; a plain operation is written down once."""
+    one = middle()
+    one.broker.trace = False
+    one.holds("D", "adv", Q)
+    one.knows("B1", "E1", "sub", Q)
+    for n in range(500):
+        one.begin("D")
+        one.hear("B1", Init(("E1", n), n))
+    published: list[AnyMessage] = [Pub("D", n, {"class": "q"}) for n in range(8)]
+    assert one.broker.pass_on(Hop("@D"), published) == [(("B1",), 8)]
+    assert of_kind(one.send("@D", published[0]), Pub, "B1") == [published[0]]
+    for _ in range(10):
+        one.holds("D", "sub", P)
+        one.holds("D", "usub", P)
+    engine = one.broker.engines["d-tx"]
+    assert isinstance(engine, DTx) and len(engine._plain_writes) == 1
 
 
 def test_the_old_version_goes_when_nobody_can_need_it() -> None:
