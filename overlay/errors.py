@@ -7,6 +7,8 @@ OverlayError
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
 │   └── NameTaken        a client of that name is connected already
+├── Overloaded           too many connect to the broker at once; trying again soon may succeed
+│   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
     ├── ProtocolError    not a frame, not our protocol, not a version we speak
     ├── Unauthorized     the hello's secret is not this overlay's
@@ -69,6 +71,18 @@ class NameTaken(OperationError):
     """A client of that name is connected already, at this broker or another."""
 
     code = "name-taken"
+
+
+class Overloaded(OverlayError):
+    """Too many connect to the broker at once; trying again soon may succeed."""
+
+    code = "overloaded"
+
+
+class BrokerFull(Overloaded):
+    """The broker has as many clients or operators connected as it can keep."""
+
+    code = "broker-full"
 
 
 class PeerError(OverlayError):

@@ -16,7 +16,15 @@ from overlay.codec import FRAME_LIMIT, encode
 from overlay.errors import FrameTooLarge, ProtocolError
 from overlay.messages import Message, Signal
 
-__all__ = ["BROKER_FRAME_LIMIT", "PREFIX_SIZE", "FrameTooLarge", "Splitter", "pack"]
+__all__ = [
+    "BROKER_FRAME_LIMIT",
+    "HELLO_LIMIT",
+    "PREFIX_SIZE",
+    "FirstFrame",
+    "FrameTooLarge",
+    "Splitter",
+    "pack",
+]
 
 _PREFIX = Struct("!I")
 PREFIX_SIZE = _PREFIX.size
@@ -25,6 +33,10 @@ PREFIX_SIZE = _PREFIX.size
 #: adds to an operation what it makes obsolete (up to ENTRIES_PER_CLIENT numbers of five bytes), and
 #: must not fail where the client was right.
 BROKER_FRAME_LIMIT = 8 * FRAME_LIMIT
+
+#: The largest first frame: a hello, of names, a secret and a number, or a goodbye with its reason.
+#: Everybody who can connect may send one, so it is far smaller than what a known peer may send.
+HELLO_LIMIT = 4 << 10
 
 
 def pack(value: Message | Signal, limit: int = FRAME_LIMIT) -> bytes:
@@ -39,6 +51,35 @@ def pack(value: Message | Signal, limit: int = FRAME_LIMIT) -> bytes:
             f"a {type(value).__name__} of {len(body)} bytes is over the limit of {limit}"
         )
     return _PREFIX.pack(len(body)) + body
+
+
+class FirstFrame:
+    """Cuts the first frame off what arrives on one connection; what follows it is left whole."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """The first frame, with its prefix, and what came behind it; None if more has to come.
+
+        Raises ProtocolError if the frame announces more than HELLO_LIMIT, so that no more than
+        this is ever kept.
+        """
+        data = self._data + data
+        if len(data) >= PREFIX_SIZE:
+            length = _PREFIX.unpack_from(data)[0]
+            if length > HELLO_LIMIT:
+                raise ProtocolError(
+                    f"a first frame of {length} bytes is announced; the limit is {HELLO_LIMIT}"
+                )
+            end = PREFIX_SIZE + length
+            if len(data) >= end:
+                self._data = b""
+                return data[:end], data[end:]
+        self._data = data
+        return None
 
 
 class Splitter:

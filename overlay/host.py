@@ -104,6 +104,8 @@ class Host:
         self._messages_in = 0
         self._messages_out = 0
         self._were_up = False
+        #: What other parts of the process add to `status`, by name.
+        self.reports: dict[str, Callable[[], Any]] = {}
 
     def start(self) -> None:
         """Begin to look after the links."""
@@ -534,6 +536,7 @@ class Host:
             ],
             "messages_in": self._messages_in,
             "messages_out": self._messages_out,
+            **{name: report() for name, report in self.reports.items()},
         }
 
 

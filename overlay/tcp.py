@@ -1,10 +1,13 @@
 """TCP under the host, by Twisted: connections, who dials whom, delays.
 
 A connection cuts what it reads into frames (`frames`) and passes them on; a turn's output for it is
-one write. It sees to its own first seconds (a hello must come in time, and be acceptable), and to
-its last: an error frame is written, our half is closed, and what the peer still sends is read and
-thrown away until it closes too or LINGER_S are over. Closing with unread data would reset the
-connection and could take the error frame with it.
+one write. It sees to its own first seconds (a hello must come in time, be small and acceptable),
+and to its last: an error frame is written, our half is closed, and what the peer still sends is
+read and thrown away until it closes too, LINGER_S are over or it has sent too much. Closing with
+unread data would reset the connection and could take the error frame with it.
+
+Connections that have not said hello are bounded as a whole (`pending_connections`), and so are
+those of clients and operators, so that the process never runs out of files.
 
 Of two neighbours the one whose name sorts first dials, and keeps dialling, so that brokers may
 start in any order.
@@ -15,7 +18,7 @@ It knows neither links nor messages, but for the hello and the goodbye.
 from __future__ import annotations
 
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,15 +32,29 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from overlay.codec import FRAME_LIMIT, decode
-from overlay.errors import OverlayError, PeerError, ProtocolError
-from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
+from overlay.errors import BrokerFull, OverlayError, Overloaded, PeerError, ProtocolError
+from overlay.frames import (
+    BROKER_FRAME_LIMIT,
+    PREFIX_SIZE,
+    FirstFrame,
+    Splitter,
+    pack,
+)
 from overlay.host import Host
+from overlay.limited_log import LimitedLog
 from overlay.link import WINDOW_BYTES
 from overlay.messages import BrokerName, Goodbye, Hello
-from overlay.peers import Client, Clock, Neighbour, Peer, Timer
+from overlay.peers import Client, Clock, Neighbour, Operator, Peer, Timer
+from overlay.pending_connections import PendingConnections
+from overlay.settings import BACKLOG
 
 #: How long a closed peer may take to read its goodbye.
 LINGER_S = 2.0
+
+#: What it may still send meanwhile: what a known peer may have in flight, by the window; of others
+#: what one that has mistaken us for something else may have said.
+LINGER_BYTES = WINDOW_BYTES + BROKER_FRAME_LIMIT
+STRANGER_LINGER_BYTES = 256 << 10
 
 #: How long a dialled host may take to answer the first packet.
 DIAL_TIMEOUT_S = 5.0
@@ -62,9 +79,6 @@ EARLY_MEMORY = 8
 
 #: How often a port that stops looks whether its connections have ended.
 STOPPING_POLL_S = 0.02
-
-#: Connections that the kernel may hold for us between two turns.
-BACKLOG = 512
 
 
 class DelayLine:
@@ -124,36 +138,40 @@ class DelayLine:
 class Connection(Protocol):
     """One TCP connection of a broker; a `peers.Wire`.
 
-    It is in its hello until `_peer` is known, then open until `_closing`. While it lasts it is in
-    `connections`.
+    It is pending until `_peer` is known, then open until `_closing`.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        clock: Clock,
-        connections: dict[Connection, None],
-        dialled: Neighbour | None = None,
-    ) -> None:
-        self._host = host
-        self._connections = connections
-        self._clock = clock
+    def __init__(self, tcp: Tcp, dialled: Neighbour | None = None) -> None:
+        self._tcp = tcp
+        self._host = tcp.host
+        self._clock: Clock = tcp.reactor
         self._dialled = dialled
         self._peer: Peer | None = None
         self._closing = False
-        # A stranger's limit until we know better.
+        self._first = FirstFrame()
         self._splitter = Splitter(FRAME_LIMIT)
+        #: Bytes that came after we had closed.
+        self._thrown_away = 0
         self._timeout: Timer | None = None
         self._delayed_in: DelayLine | None = None
         self._delayed_out: DelayLine | None = None
-        self._log = Logger(namespace="overlay.tcp")
+
+    @property
+    def dialled(self) -> bool:
+        return self._dialled is not None
+
+    @property
+    def address(self) -> str:
+        """The IP address of the other end."""
+        transport: Any = self.transport
+        return str(getattr(transport.getPeer(), "host", ""))
 
     # What Twisted calls.
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
         transport.setTcpNoDelay(True)
-        self._connections[self] = None
+        self._tcp.made(self)
         timeout_s = self._host.settings.hello_timeout_s
         self._timeout = self._clock.callLater(timeout_s, self._no_hello)
         if self._dialled is not None:
@@ -161,20 +179,18 @@ class Connection(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
+            self._throw_away(data)
             return
         peer = self._peer
         if peer is None:
             self._guard(self._begin, data)
             return
         peer.link.heard(self._host.now())
-        if self._delayed_in is None:
-            self._guard(self._arrived, data)
-        else:
-            self._guard(self._delayed_in.put, data)
+        self._guard(self._take, data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
-        self._connections.pop(self, None)
+        self._tcp.lost(self, self._peer)
         self._cancel_timeout()
         self._end_delays(give_on=False)
         peer = self._peer or self._dialled
@@ -199,16 +215,14 @@ class Connection(Protocol):
 
     def _begin(self, data: bytes) -> None:
         """Take the first frame, which has to be a hello, and what came along with it."""
-        frames = self._splitter.feed(data)
-        if not frames:
+        split = self._first.feed(data)
+        if split is None:
             return
-        hello = decode(frames[0][PREFIX_SIZE:])
+        frame, rest = split
+        hello = decode(frame[PREFIX_SIZE:])
         if isinstance(hello, Goodbye) and self._dialled is not None:
-            self._log.error(
-                "refused by neighbour",
-                neighbour=self._dialled.name,
-                code=hello.code,
-                reason=hello.reason,
+            self._tcp.refused_by_neighbour.write(
+                neighbour=self._dialled.name, code=hello.code, reason=hello.reason
             )
             self.abort()
             return
@@ -218,9 +232,22 @@ class Connection(Protocol):
         if self._dialled is not None:
             self._host.answered(self, self._dialled, hello)
         else:
+            self._tcp.check_room(hello)
             self._host.accept(self, hello)
-        if len(frames) > 1 and self._peer is not None and not self._closing:
-            self._host.arrived(self._peer, frames[1:])
+        if rest and self._peer is not None:
+            self._take(rest)
+
+    def _take(self, data: bytes) -> None:
+        if self._delayed_in is None:
+            self._arrived(data)
+        else:
+            self._delayed_in.put(data)
+
+    def _throw_away(self, data: bytes) -> None:
+        self._thrown_away += len(data)
+        limit = STRANGER_LINGER_BYTES if self._peer is None else LINGER_BYTES
+        if self._thrown_away > limit:
+            self.abort()
 
     def _arrived(self, data: bytes) -> None:
         assert self._peer is not None
@@ -238,19 +265,24 @@ class Connection(Protocol):
 
     def _refuse(self, error: OverlayError) -> None:
         """End a connection that never became a peer's."""
-        transport: Any = self.transport
-        self._log.warn(
-            "connection refused",
-            address=_readable(transport.getPeer()),
-            code=error.code,
-            reason=str(error),
-        )
+        self._tcp.note_refusal(self, error)
         self.close(Goodbye(error.code, str(error)))
+
+    def make_room(self, error: OverlayError) -> None:
+        """End a pending connection in favour of a newer one, without waiting for its other end."""
+        if not self._closing:
+            self._tcp.note_refusal(self, error)
+            self._closing = True
+            self._cancel_timeout()
+            self._write(pack(Goodbye(error.code, str(error))))
+        transport: Any = self.transport
+        transport.loseConnection()
 
     # What the host calls: `peers.Wire`.
 
     def opened(self, peer: Peer) -> None:
         self._peer = peer
+        self._tcp.opened(self, peer)
         if isinstance(peer, Neighbour):
             self._splitter.limit = BROKER_FRAME_LIMIT
         # From now on what we write is late, and what a client writes as well, so that it need not
@@ -313,8 +345,7 @@ class _Connecting(Factory):
         self._dialled = dialled
 
     def buildProtocol(self, addr: IAddress | None) -> Connection:
-        tcp = self._tcp
-        return Connection(tcp.host, tcp.reactor, tcp.connections, self._dialled)
+        return Connection(self._tcp, self._dialled)
 
 
 class Tcp:
@@ -328,6 +359,17 @@ class Tcp:
         self.reactor = reactor
         #: Those that are open, oldest first.
         self.connections: dict[Connection, None] = {}
+        settings = host.settings
+        self._pending = PendingConnections[Connection](
+            settings.pending_connections, settings.pending_per_address
+        )
+        #: How many of each kind of peer are connected, and how many connections were refused.
+        self._open: Counter[type[Peer]] = Counter()
+        self._refusals: Counter[str] = Counter()
+        log = Logger(namespace="overlay.tcp")
+        self._refused = LimitedLog(log, reactor, "connection refused")
+        self.refused_by_neighbour = LimitedLog(log, reactor, "refused by neighbour", "error")
+        host.reports["connections"] = self._report
         self._port: Any = None
         self._dialling: list[ClientService] = []
 
@@ -338,7 +380,10 @@ class Tcp:
         """
         address = socket.getaddrinfo(interface, port, type=socket.SOCK_STREAM)[0][4][0]
         listening = self.reactor.listenTCP(
-            port, _Connecting(self), backlog=BACKLOG, interface=address
+            port,
+            _Connecting(self),
+            backlog=BACKLOG,
+            interface=address,
         )
         self._port = listening
         return int(listening.getHost().port)
@@ -361,6 +406,60 @@ class Tcp:
                 )
                 service.startService()
                 self._dialling.append(service)
+
+    # What connections call.
+
+    def made(self, connection: Connection) -> None:
+        """A connection is there; until it is `opened`, it is pending."""
+        self.connections[connection] = None
+        if not connection.dialled:
+            oldest = self._pending.add(connection, connection.address)
+            if oldest is not None:
+                oldest.make_room(Overloaded("too many connections have not said hello"))
+
+    def check_room(self, hello: Hello) -> None:
+        """Raises BrokerFull if there are as many clients or operators as there may be."""
+        settings = self.host.settings
+        limit = {
+            "client": (Client, settings.client_connections),
+            "operator": (Operator, settings.operator_connections),
+        }.get(hello.role)
+        if limit is not None and self._open[limit[0]] >= limit[1]:
+            raise BrokerFull(
+                f"{self.host.name} has {limit[1]} {hello.role}s connected, which is its limit"
+            )
+
+    def opened(self, connection: Connection, peer: Peer) -> None:
+        """A connection has become a peer's."""
+        self._pending.remove(connection)
+        self._open[type(peer)] += 1
+
+    def lost(self, connection: Connection, peer: Peer | None) -> None:
+        """A connection has ended."""
+        self.connections.pop(connection, None)
+        self._pending.remove(connection)
+        if peer is not None:
+            self._open[type(peer)] -= 1
+
+    def note_refusal(self, connection: Connection, error: OverlayError) -> None:
+        self._refusals[error.code] += 1
+        transport: Any = connection.transport
+        self._refused.write(
+            address=_readable(transport.getPeer()), code=error.code, reason=str(error)
+        )
+
+    def _report(self) -> dict[str, Any]:
+        settings = self.host.settings
+        return {
+            "clients": self._open[Client],
+            "clients_limit": settings.client_connections,
+            "operators": self._open[Operator],
+            "pending": len(self._pending),
+            "pending_limit": settings.pending_connections,
+            "refused": dict(sorted(self._refusals.items())),
+        }
+
+    # Its end.
 
     def stop(self, patience_s: float) -> Deferred[None]:
         """Take no more connections and make none; the open ones say goodbye.

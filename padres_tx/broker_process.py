@@ -35,7 +35,7 @@ from overlay.broker import Broker
 from overlay.broker_time import use_monotonic
 from overlay.host import Host
 from overlay.messages import BrokerName
-from overlay.settings import Settings
+from overlay.settings import SECRET_LIMIT_BYTES, Settings, within_files
 from overlay.tcp import Tcp
 from overlay.trace import Record
 from padres_tx.engines import broker_factories
@@ -89,7 +89,10 @@ def run_broker(
             raise StartError(f"{name}: the topology has no port for its neighbour {other.name}")
     settings = replace(settings or Settings(), client_delay_s=topology.client_delay_ms / 1000)
 
-    _allow_connections()
+    if len(settings.secret.encode()) > SECRET_LIMIT_BYTES:
+        raise StartError(f"{name}: the secret is longer than {SECRET_LIMIT_BYTES} bytes")
+
+    settings = within_files(settings, _allow_connections())
     with ExitStack() as files:
         record = _tracer(files, trace_file, run)
         logs.begin(name, _log_file(files, log_file), log_level)
@@ -134,14 +137,16 @@ def run_broker(
     return 0
 
 
-def _allow_connections() -> None:
-    """Raise the limit of open files as far as this process may: every client is one.
+def _allow_connections() -> int:
+    """Raise the limit of open files as far as this process may, and return it: every client is one.
 
     Shells give 1024 by default, for the sake of programs that use select(2).
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # Some systems want less than they say.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _any(value: Any) -> Any:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 from typing import NamedTuple, Protocol
 
 from overlay.codec import decode
-from overlay.errors import OverlayError, ProtocolError, from_code
+from overlay.errors import BrokerFull, OverlayError, Overloaded, ProtocolError, from_code
 from overlay.frames import PREFIX_SIZE, Splitter, pack
 from overlay.link import ACK_DELAY_S, HEARTBEAT_S, IDLE_S, Link, Opening
 from overlay.messages import PROTOCOL_VERSION, AnyMessage, Goodbye, Hello, Role
@@ -177,7 +178,7 @@ class TcpChannel:
         self._end = end
         self._loop = asyncio.get_running_loop()
         try:
-            await self._dial()
+            await self._dial_patiently()
         except OSError as error:
             raise Unreachable(f"no broker at {self._address}: {_reason(error)}") from None
         if self._error is None:
@@ -292,6 +293,26 @@ class TcpChannel:
             connection.abort()
             raise
 
+    async def _dial_patiently(self) -> None:
+        """Connect for the first time; again and again while too many others connect as well.
+
+        Raises as `_dial` does.
+        """
+        deadline = self._loop.time() + self._reconnect_s
+        pause_s = REDIAL_S
+        while True:
+            try:
+                await self._dial()
+                return
+            except BrokerFull:
+                raise
+            except Overloaded:
+                if self._loop.time() + pause_s > deadline:
+                    raise
+            # At random, or those who were refused together would come back together.
+            await asyncio.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
+
     def connected(self, connection: _Connection, hello: Hello) -> Opening:
         """The broker's hello has come."""
         if hello.version != PROTOCOL_VERSION:
@@ -342,6 +363,8 @@ class TcpChannel:
                     try:
                         opening = await self._dial()
                         break
+                    except Overloaded as error:
+                        reason = error  # Those who have just lost their connections all come back.
                     except OverlayError:
                         raise  # A refusal is final, even one that is an OSError as well.
                     except OSError as error:

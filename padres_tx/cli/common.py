@@ -31,13 +31,13 @@ class CheckFailed(click.ClickException):
 def failure_of(error: Exception) -> click.ClickException | None:
     """How an error ends a command; None if it should not have come here."""
     # Imported here: only a command that fails needs all of these.
-    from overlay.errors import OverlayError, SlowReader
+    from overlay.errors import OverlayError, Overloaded, SlowReader
     from padres_tx.errors import CallTimeout, ConnectionLost
     from padres_tx.launcher import LaunchError, PortBusy
     from padres_tx.state import StateError
     from topologies import TopologyError
 
-    if isinstance(error, ConnectionLost | CallTimeout | SlowReader):
+    if isinstance(error, ConnectionLost | CallTimeout | Overloaded | SlowReader):
         return CheckFailed(str(error))
     if isinstance(error, LaunchError) and not isinstance(error, PortBusy):
         return CheckFailed(str(error))

@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 import padres_tx
-from overlay.errors import NameTaken, OperationError, ProtocolError, SlowReader, Unauthorized
+from overlay.errors import (
+    BrokerFull,
+    NameTaken,
+    OperationError,
+    Overloaded,
+    ProtocolError,
+    SlowReader,
+    Unauthorized,
+)
 from overlay.frames import pack
 from overlay.messages import Goodbye, Hello, Ping
 from padres_tx.aio import Client
@@ -62,6 +70,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.silent = False
+        #: What the next connections get for an answer, one each.
+        self.refusals: list[Goodbye] = []
 
     async def listen(self) -> str:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -69,6 +79,11 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.refusals:
+            await reader.read(1000)
+            writer.write(pack(self.refusals.pop(0)))
+            writer.close()
+            return
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._pairs.append((writer, there_writer))
         for source, sink in ((reader, there_writer), (there_reader, writer)):
@@ -347,6 +362,36 @@ def test_a_connection_that_is_cut_is_resumed_and_nothing_is_lost(broker: Process
             with pytest.raises(CallTimeout):
                 await a1.next(timeout_s=0)
             await a1.unsubscribe(P1)
+
+    run(test)
+
+
+def test_a_broker_to_which_too_many_connect_at_once_is_tried_again(broker: Process) -> None:
+    async def test() -> None:
+        async with proxy_to(broker) as (proxy, address):
+            proxy.refusals = [Goodbye("overloaded", "too many"), Goodbye("overloaded", "too many")]
+            async with padres_tx.connect(address, name="A1") as a1:
+                assert proxy.connections == 3
+                # Those who have lost their connections all come back at once.
+                proxy.refusals = [Goodbye("overloaded", "too many"), Goodbye("broker-full", "full")]
+                proxy.cut()
+                await a1.subscribe("[class,eq,'p1']")
+                assert proxy.connections == 6
+
+    run(test)
+
+
+def test_a_broker_that_is_full_is_an_error_for_a_newcomer(broker: Process) -> None:
+    async def test() -> None:
+        async with proxy_to(broker) as (proxy, address):
+            proxy.refusals = [Goodbye("broker-full", "B1 has 9 clients connected")]
+            with pytest.raises(BrokerFull, match="9 clients"):
+                await padres_tx.connect(address)
+            assert proxy.connections == 1
+            # One that is overloaded for longer than a client tries.
+            proxy.refusals = [Goodbye("overloaded", "too many")]
+            with pytest.raises(Overloaded, match="too many"):
+                await padres_tx.connect(address, reconnect_s=0)
 
     run(test)
 

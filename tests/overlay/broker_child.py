@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ def main() -> None:
     files = {key: Path(task.pop(key)) for key in ("log_file", "trace_file") if key in task}
     core = Fragile if task.pop("fragile", False) else Broker
     name = task.pop("name")
+    if "files" in task:
+        limit = task.pop("files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     ready_fd = int(sys.argv[2])
     sys.exit(
         run_broker(

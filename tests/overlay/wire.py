@@ -76,7 +76,8 @@ def running(
 ) -> Iterator[Process]:
     """A broker process that listens, and is killed at the end.
 
-    Options: `settings` (a dict), `module` (which is run), and whatever `run_broker` takes.
+    Options: `settings` (a dict), `module` (which is run), `files` (how many it may have open), and
+    whatever `run_broker` takes.
     """
     with running_all(log_dir, {name: {"topology": topology, **options}}) as (process,):
         yield process
