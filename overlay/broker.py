@@ -35,6 +35,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
+from overlay.identity import Lives
 from overlay.index import View, is_visible
 from overlay.messages import (
     AnyMessage,
@@ -81,6 +82,8 @@ class Broker(Recorder):
     or ask `pass_on` first, which knows where publications go that need nothing else.
     `receive` raises PeerError when the source broke the protocol: close its link, and for a client
     call `client_left`.
+
+    `salt` is a random number of the process, for the lives of clients (`overlay.identity`).
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Broker(Recorder):
         *,
         engines: Mapping[str, EngineFactory] | None = None,
         trace: bool = False,
+        salt: int = 0,
     ) -> None:
         super().__init__(name, Versions())
         self.routing = Routing(name, neighbours)
@@ -98,6 +102,9 @@ class Broker(Recorder):
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
         self._joining: dict[Hop, Task] = {}
+        #: Clients here that leave and wait for the end of it, with their tasks once those begin.
+        self._leaving: dict[Hop, Task | None] = {}
+        self._lives = Lives(salt)
         #: What clients have said while words of theirs are reserved, in each client's order.
         self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
@@ -139,12 +146,25 @@ class Broker(Recorder):
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         """The client's link is gone for good: its entries go."""
+        return self._depart(client, now, waits=False)
+
+    def client_leaves(self, client: str, now: float) -> list[Effect]:
+        """The client has said goodbye, and its link is still there: its entries go.
+
+        `Close` without a code follows when every broker has forgotten the client. Then its name is
+        free everywhere.
+        """
+        return self._depart(client, now, waits=True)
+
+    def _depart(self, client: str, now: float, *, waits: bool) -> list[Effect]:
         hop = client_hop(client)
         effects = self._silence(hop, now)
         home = self.routing.crt.get(ClientName(client))
         if home is None or home.hop != hop:
-            return effects
-        return effects + self._plain(hop, Leave(client, self.name), now)
+            return [*effects, Close(hop, "", "")] if waits else effects
+        if waits:
+            self._leaving[hop] = None
+        return effects + self._plain(hop, Leave(0, client, self.name, home.life), now)
 
     def _silence(self, hop: Hop, now: float) -> list[Effect]:
         """A client of this broker is gone, but for its entries: it has no more to say."""
@@ -154,6 +174,7 @@ class Broker(Recorder):
                 effects += engine.client_left(client, now)
             del self._joined[hop]
         self._joining.pop(hop, None)
+        self._leaving.pop(hop, None)
         for task in self._tasks.under_way():
             if task.origin == hop:
                 task.req = 0  # A later client of the same name did not ask for this.
@@ -176,12 +197,13 @@ class Broker(Recorder):
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
-            left = self._forget(source, Leave(client, self.routing.crt[client].edge), now)
+            home = self.routing.crt[client]
+            left = self._forget(source, Leave(0, client, home.edge, home.life), now)
             # What would be taken back from it, its new life has never had.
             effects += [e for e in left if not (isinstance(e, Send) and e.hops == (source,))]
         # How things are comes first: what is done below about its loss is told as a change.
         for client, home in sorted(self.routing.crt.items()):
-            effects.append(Send((source,), Join(0, client, home.edge)))
+            effects.append(Send((source,), Join(0, client, home.edge, home.life)))
         for hop in sorted(self.routing.srt):
             if hop != source:
                 for entry in self.routing.srt[hop]:
@@ -450,7 +472,7 @@ class Broker(Recorder):
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
-            return self._forget(source, message, now) if self._is_home(source, message) else []
+            return self._let_go(source, message, now)
         operation = message
         if is_client(source):
             try:
@@ -538,17 +560,20 @@ class Broker(Recorder):
                 raise ProtocolError(f"{client!r} is no name for a client")
             if client in self.routing.crt:
                 return self._refuse_join(source, join.req, client)
-            edge = self.name
+            # One that left before and does not wait for the end of it: every link has that first.
+            self._leaving.pop(source, None)
+            edge, life = self.name, self._lives.issue(now)
         else:
             if source not in self.routing.srt:
                 raise ProtocolError(f"{source} is no neighbour of {self.name}")
-            edge = BrokerName(join.edge)
+            edge, life = BrokerName(join.edge), join.life
+            self._lives.saw(life)
         effects: list[Effect] = []
         home = self.routing.crt.get(client)
         if home is not None:
             # Two clients of one name came at once, at two brokers, and their joins have crossed.
-            # Every broker decides alike: the edge broker whose name sorts first keeps its client.
-            if home.edge <= edge:
+            # Every broker decides alike: the one that came first stays.
+            if (home.life, home.edge) <= (life, edge):
                 return _answer(source, join.req, _name_taken(client))
             if home.edge == self.name:
                 # If a broker between the two was lost meanwhile, it may have been let in already.
@@ -556,16 +581,17 @@ class Broker(Recorder):
                 effects += self._refuse_join(home.hop, loser.req if loser else 0, client)
                 effects += self._silence(home.hop, now)
             # Its join is on its way, and may find that the winner has left again, and look new.
-            effects += self._forget(home.hop, Leave(client, home.edge), now)
-        self.routing.crt[client] = Home(edge, source)
+            effects += self._forget(home.hop, Leave(0, client, home.edge, home.life), now)
+        self.routing.crt[client] = Home(edge, source, life)
         if self.trace:
             effects.append(self.record("begin", now, None, source, client=client, outcome=edge))
         task = Task(source, join.req)
         if is_client(source):
             self._joining[source] = task
+            task.number = life
         for hop in self.routing.neighbours:
             if hop != source:
-                effects.append(self._ask(task, hop, Join(0, client, edge)))
+                effects.append(self._ask(task, hop, Join(0, client, edge, life)))
         return effects + self._finished(task, now)
 
     def _refuse_join(self, source: Hop, req: int, client: ClientName) -> list[Effect]:
@@ -580,9 +606,21 @@ class Broker(Recorder):
     def _is_home(self, source: Hop, leave: Leave) -> bool:
         """Whether a client that leaves is here; the loser of two crossing joins is not."""
         home = self.routing.crt.get(ClientName(leave.client))
-        return home is not None and home.edge == leave.edge and home.hop == source
+        return home == Home(BrokerName(leave.edge), source, leave.life)
 
-    def _forget(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
+    def _let_go(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
+        """Forget a client that leaves, and have the neighbours forget it."""
+        task = Task(source, leave.req)
+        if source in self._leaving:
+            self._leaving[source] = task
+        effects = self._forget(source, leave, now, task) if self._is_home(source, leave) else []
+        return effects + self._finished(task, now)
+
+    def _forget(
+        self, source: Hop, leave: Leave, now: float, task: Task | None = None
+    ) -> list[Effect]:
+        """Remove a client from the tables, and tell the neighbours; a task waits until they have
+        done the same."""
         for engine in self.engines.values():
             engine.passed(source, leave, None)
         triggered = self.routing.forget(ClientName(leave.client), self.versions.view())
@@ -593,13 +631,15 @@ class Broker(Recorder):
             effects.append(
                 self.record("end", now, None, source, others, client=leave.client, outcome=change)
             )
-        if others:
+        if task is not None:
+            effects += [self._ask(task, hop, leave) for hop in others]
+        elif others:
             effects.append(Send(others, leave))
         return effects + [Send((hop,), sent) for hop, sent in triggered]
 
     # --- requests and their answers ---
 
-    def _ask(self, task: Task, hop: Hop, message: Operation | Join) -> Effect:
+    def _ask(self, task: Task, hop: Hop, message: Operation | Join | Leave) -> Effect:
         """Send a neighbour its part of a task; the task waits for the answer."""
         return Send((hop,), msgspec.structs.replace(message, req=self._tasks.ask(task, hop)))
 
@@ -622,8 +662,11 @@ class Broker(Recorder):
                 client = ClientName(task.origin[1:])
                 return self._refuse_join(task.origin, task.req, client)
             self._joined[task.origin] = 0
+        if self._leaving.get(task.origin) is task:
+            del self._leaving[task.origin]
+            effects.append(Close(task.origin, "", ""))
         if task.req:
-            effects.append(Send((task.origin,), Done(task.req, *task.error)))
+            effects.append(Send((task.origin,), Done(task.req, *task.error, task.number)))
         return effects
 
     # --- engines and operators ---

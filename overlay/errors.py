@@ -7,6 +7,7 @@ OverlayError
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
 │   └── NameTaken        a client of that name is connected already
+│       └── NameAway     it has just lost its connection, and may come back: try again soon
 ├── Overloaded           too many connect to the broker at once; trying again soon may succeed
 │   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
@@ -71,6 +72,12 @@ class NameTaken(OperationError):
     """A client of that name is connected already, at this broker or another."""
 
     code = "name-taken"
+
+
+class NameAway(NameTaken):
+    """A client of that name has just lost its connection, and may come back: try again soon."""
+
+    code = "name-away"
 
 
 class Overloaded(OverlayError):

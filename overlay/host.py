@@ -125,7 +125,7 @@ class Host:
         Raises OverlayError if they may not; nothing has changed then.
         """
         known = self._peers.get(client_hop(hello.name))
-        peer = self._reception.admit(hello, known)
+        peer = self._reception.admit(hello, known, self.now())
         if isinstance(peer, Client) and known is not None and known is not peer:
             self._log.info("client replaced by a newcomer", client=peer.name)
             self._end_link(known)
@@ -210,8 +210,11 @@ class Host:
             self._log.warn("link down", neighbour=peer.name, unacked=len(peer.link.unacked))
         elif isinstance(peer, Operator):
             self._peers.pop(peer.hop, None)
+        elif isinstance(peer, Client) and peer.parted:
+            self._end_link(peer)  # It does not wait for the end of its leaving.
         elif isinstance(peer, Client) and not peer.leaving:
             self._log.info("client lost its connection", client=peer.name)
+            peer.lost_at = self.now()
             peer.grace = self._clock.callLater(
                 self.settings.client_grace_s, self._guarded, self._grace_over, peer
             )
@@ -283,6 +286,8 @@ class Host:
 
         Raises PeerError if they break the rules; then `expel`.
         """
+        if peer.leaving:
+            return  # Nothing counts after a goodbye.
         goodbye = peer.link.receive_all(frames)
         if goodbye is not None:
             self._parting(peer, goodbye)
@@ -293,7 +298,8 @@ class Host:
         self._end_turn(now)
 
     def _parting(self, peer: Peer, goodbye: Goodbye) -> None:
-        """The peer has said goodbye. A client goes for good, after what it said before."""
+        """The peer has said goodbye. A client goes for good, when the core has what it said before
+        and every broker has forgotten it."""
         if goodbye.code:
             self._log.warn(
                 "peer closed on us", hop=peer.hop, code=goodbye.code, reason=goodbye.reason
@@ -310,7 +316,12 @@ class Host:
         elif not self._hand_over(peer, now):
             self._flow.waiting[peer] = None
             return
-        if peer.leaving:
+        if not peer.leaving:
+            return
+        if isinstance(peer, Client) and peer.wire is not None:
+            peer.parted = True
+            self._carry_out(self._core.client_leaves(peer.name, now))
+        else:
             self._close(peer, Goodbye())
 
     def _hand_over(self, peer: Peer, now: float) -> bool:

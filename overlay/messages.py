@@ -86,13 +86,17 @@ class Join(Message, frozen=True, array_like=True, gc=False, tag=3):
     req: int
     client: str
     edge: str
+    #: Issued by the edge broker, which answers its client with it (`overlay.identity`).
+    life: int = 0
 
 
 class Leave(Message, frozen=True, array_like=True, gc=False, tag=4):
-    """A client has gone, and its entries with it; flooded."""
+    """A client has gone, and its entries with it; flooded, answered by `Done`."""
 
+    req: int
     client: str
     edge: str
+    life: int = 0
 
 
 class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
@@ -101,6 +105,8 @@ class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
     req: int
     code: str = ""
     reason: str = ""
+    #: To a client: the life that a join was given.
+    number: int = 0
 
 
 class PubRefused(Message, frozen=True, array_like=True, gc=False, tag=6):

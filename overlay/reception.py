@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 
 from overlay.broker import NAME_PATTERN
-from overlay.errors import NameTaken, ProtocolError, Unauthorized
+from overlay.errors import NameAway, NameTaken, ProtocolError, Unauthorized
 from overlay.link import Link
 from overlay.messages import PROTOCOL_VERSION, BrokerName, ClientName, Hello, Hop
 from overlay.peers import Client, Neighbour, Operator, Peer
@@ -56,7 +56,7 @@ class Reception:
         """Whether it is for us to dial: of two neighbours the one whose name sorts first does."""
         return self._name < name
 
-    def admit(self, hello: Hello, known: Peer | None) -> Peer:
+    def admit(self, hello: Hello, known: Peer | None, now: float) -> Peer:
         """The peer that has dialled us; `known` is the client that has this name here, if any.
 
         Raises ProtocolError, Unauthorized or NameTaken.
@@ -65,7 +65,7 @@ class Reception:
         if hello.role == "broker":
             return self._neighbour(hello)
         if hello.role == "client":
-            return self._client(hello, known)
+            return self._client(hello, known, now)
         self._operators += 1
         return Operator(Hop(f"?{self._operators}"), self._client_link())
 
@@ -101,16 +101,24 @@ class Reception:
             raise ProtocolError(f"{self._name} dials {hello.name}, not the other way round")
         return neighbour
 
-    def _client(self, hello: Hello, known: Peer | None) -> Client:
+    def _client(self, hello: Hello, known: Peer | None, now: float) -> Client:
         """The client whose link the hello goes on with, or a newcomer.
 
-        A newcomer may take the name of one who has lost its connection: most likely it is the same
-        program, started again.
+        A newcomer may take the name of a client that has lost its connection a while ago: most
+        likely it is the same program, started again.
         """
         name = ClientName(hello.name)
         if isinstance(known, Client):
             if known.link.resumes(hello):
                 return known
-            if known.wire is not None or known.leaving:
+            if known.leaving:
+                raise NameTaken(f"a client named {name!r} is leaving")
+            if known.wire is not None:
                 raise NameTaken(f"a client named {name!r} is connected already")
+            away_s, takeover_s = now - known.lost_at, self._settings.takeover_s
+            if away_s < takeover_s:
+                raise NameAway(
+                    f"a client named {name!r} lost its connection {away_s:.1f} s ago and may come "
+                    f"back; its name can be taken after {takeover_s:g} s"
+                )
         return Client(name, self._client_link(), self._settings.client_delay_s)

@@ -29,10 +29,11 @@ from overlay.space import Entry, Space, by_client_and_number
 
 
 class Home(NamedTuple):
-    """Where a client is: its edge broker, and the hop that leads there."""
+    """Where a client is: its edge broker, the hop that leads there, and which life it lives."""
 
     edge: BrokerName
     hop: Hop
+    life: int = 0
 
 
 class Outcome(NamedTuple):

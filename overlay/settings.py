@@ -34,6 +34,11 @@ SECRET_LIMIT_BYTES = 1024
 #: connection or a changed network, short enough that the dead don't attract events for long.
 CLIENT_GRACE_S = 10.0
 
+#: How long a client that lost its connection is safe from a newcomer of its name. It is dialling
+#: again by then, unless the outage is long; and a program that was restarted, whose broken
+#: connection is all that its broker has seen, need not wait for the whole grace period.
+TAKEOVER_S = 2.0
+
 #: What is kept for a neighbour that is down; beyond it, sending it our state anew is less work.
 NEIGHBOUR_OUTBOX_MESSAGES = 1_000_000
 NEIGHBOUR_OUTBOX_BYTES = 128 << 20
@@ -53,6 +58,7 @@ class Settings:
     client_connections: int = CLIENT_CONNECTIONS
     operator_connections: int = OPERATOR_CONNECTIONS
     client_grace_s: float = CLIENT_GRACE_S
+    takeover_s: float = TAKEOVER_S
     client_outbox_messages: int = OUTBOX_MESSAGES
     client_outbox_bytes: int = OUTBOX_BYTES
     neighbour_outbox_messages: int = NEIGHBOUR_OUTBOX_MESSAGES

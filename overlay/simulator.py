@@ -138,6 +138,16 @@ class Simulator:
 
         self._transmit(hop, Hop(broker), notice)
 
+    def leave(self, client: str) -> None:
+        """Let a client say goodbye; it is gone when every broker has forgotten it."""
+        hop = client_hop(client)
+        broker, _ = self._clients[hop]
+
+        def notice() -> None:
+            self._carry_out(broker, self.brokers[broker].client_leaves(client, self.now))
+
+        self._transmit(hop, Hop(broker), notice)
+
     def cut(self, one: str, other: str, outage_s: float) -> None:
         """Hold back what two neighbours, or a broker and "@" and its client, say for a while."""
         back = self.now + outage_s

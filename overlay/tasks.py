@@ -69,11 +69,11 @@ class Tasks(Generic[T]):
 class Task:
     """A plain request that is under way, here and at the neighbours that were told.
 
-    `origin` and `req` say whom to answer; a request number of 0 wants no answer. One that an
-    engine has started is answered to the engine.
+    `origin` and `req` say whom to answer, and `number` is what a client learns from the answer; a
+    request number of 0 wants no answer. One that an engine has started is answered to the engine.
     """
 
-    __slots__ = ("context", "engine", "error", "operation", "origin", "req", "waiting")
+    __slots__ = ("context", "engine", "error", "number", "operation", "origin", "req", "waiting")
 
     def __init__(self, origin: Hop, req: int, engine: str = "", context: Any = None) -> None:
         self.origin = origin
@@ -81,5 +81,6 @@ class Task:
         self.engine = engine
         self.context = context
         self.operation: Operation | None = None
+        self.number = 0
         self.waiting = 0
         self.error: tuple[str, str] = ("", "")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from overlay.errors import (
         FilterError,
+        NameAway,
         NameTaken,
         NotAdvertised,
         NotHeld,
@@ -63,6 +64,7 @@ __all__ = [
     "Filter",
     "FilterError",
     "FrameTooLarge",
+    "NameAway",
     "NameTaken",
     "NotAdvertised",
     "NotCoordinator",
@@ -101,8 +103,8 @@ __all__ = [
 _MODULES = ("static", "sync")
 _HOMES = {
     "overlay.errors": (
-        "FilterError NameTaken NotAdvertised NotHeld OperationError OverlayError ProtocolError "
-        "SlowReader Unauthorized"
+        "FilterError NameAway NameTaken NotAdvertised NotHeld OperationError OverlayError "
+        "ProtocolError SlowReader Unauthorized"
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
     "overlay.frames": "FrameTooLarge",

@@ -34,6 +34,7 @@ from overlay import fine_reactor, logs, trace
 from overlay.broker import Broker
 from overlay.broker_time import use_monotonic
 from overlay.host import Host
+from overlay.identity import SALT_BITS
 from overlay.messages import BrokerName
 from overlay.settings import SECRET_LIMIT_BYTES, Settings, within_files
 from overlay.tcp import Tcp
@@ -108,6 +109,7 @@ def run_broker(
             list(neighbours),
             engines=broker_factories(),
             trace=record is not None,
+            salt=secrets.randbits(SALT_BITS),
         )
         delays_s = {other: topology.edge(name, other).delay_ms / 1000 for other in neighbours}
         the_host = Host(broker, delays_s, _any(reactor), crash, settings=settings, record=record)

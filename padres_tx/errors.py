@@ -17,8 +17,8 @@ OverlayError                (overlay.errors: filters, refused operations, peers'
         ├── NotCoordinator        only who began a transaction can commit it
         └── TransactionAborted    not a mistake but an outcome: with a code and a reason
 
-What the overlay refuses keeps the overlay's class: `NameTaken`, `NotAdvertised`, `NotHeld`,
-`Unauthorized`, `SlowReader`, `ProtocolError`, `FilterError`, `FrameTooLarge`.
+What the overlay refuses keeps the overlay's class: `NameTaken`, `NameAway`, `NotAdvertised`,
+`NotHeld`, `Unauthorized`, `SlowReader`, `ProtocolError`, `FilterError`, `FrameTooLarge`.
 """
 
 from __future__ import annotations

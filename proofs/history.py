@@ -226,8 +226,7 @@ class History:
         self.txs: dict[str, Tx] = {}
         self.words: dict[Key, Word] = {}
         self.publications: dict[Key, Publication] = {}
-        #: The edge broker of each life of a client, and the lives that have ended somewhere.
-        self.homes: dict[tuple[str, int], str] = {}
+        #: The lives of clients that have ended somewhere.
         self.gone: set[tuple[str, int]] = set()
         #: How often each client has gone, so far as any node knows: which life the last one is.
         self.lives: dict[str, int] = {}
@@ -286,10 +285,6 @@ class History:
                 event.change = change(record.outcome)
             if record.tx:
                 self._of_transaction(event)
-            elif record.kind == "begin" and record.source == client_hop(client):
-                # Of two that come at once, the one whose broker's name sorts first stays.
-                home = self.homes.get((client, event.life), node)
-                self.homes[client, event.life] = min(node, home)
             elif record.kind == "end":
                 self.gone.add((client, event.life))
                 lives[node, client] = event.life + 1

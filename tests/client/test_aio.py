@@ -375,7 +375,7 @@ async def test_a_broker_that_may_not_say_that_is_left() -> None:
     iterating = asyncio.create_task(a1.next())
     await asyncio.sleep(0)
     channel: Any = a1._channel  # The in-process one, which takes what its broker says.
-    channel.deliver(Leave("A1", "B1"))
+    channel.deliver(Leave(0, "A1", "B1"))
     with pytest.raises(ProtocolError, match="takes no Leave"):
         await iterating
     with pytest.raises(ProtocolError):

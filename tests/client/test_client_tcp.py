@@ -72,6 +72,7 @@ class Proxy:
         self.silent = False
         #: What the next connections get for an answer, one each.
         self.refusals: list[Goodbye] = []
+        self.down = False
 
     async def listen(self) -> str:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -79,6 +80,9 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.down:
+            writer.transport.abort()
+            return
         if self.refusals:
             await reader.read(1000)
             writer.write(pack(self.refusals.pop(0)))

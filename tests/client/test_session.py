@@ -308,7 +308,7 @@ def test_an_inspection_of_nothing_is_an_error() -> None:
         Done(77),
         Report(77, {}),
         Join(1, "A1", ""),
-        Leave("A1", "B1"),
+        Leave(0, "A1", "B1"),
         Operation(1, "sub", "A1", 1, P1),
         Inspect(1, "tables"),
         EngineMessage("d-tx", msgspec.Raw(b"\x01")),

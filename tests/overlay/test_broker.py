@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from overlay.broker import Broker
@@ -13,6 +14,7 @@ from overlay.filters import Filter
 from overlay.messages import (
     AnyMessage,
     BrokerName,
+    ClientName,
     Done,
     EngineMessage,
     Hop,
@@ -214,7 +216,8 @@ def test_a_client_is_let_in_when_every_broker_has_agreed() -> None:
     assert (hops, join.client, join.edge) == (("B1",), "D", "B2")
     with pytest.raises(ProtocolError):
         tell(core, "@D", op("sub", "D", 2, ALL))
-    assert sent(tell(core, "B1", Done(join.req))) == [(("@D",), Done(1))]
+    [(hops, done)] = sent(tell(core, "B1", Done(join.req)))
+    assert (hops, done) == (("@D",), Done(1, number=join.life)) and join.life > 0
 
 
 def test_a_name_that_is_taken_elsewhere_is_refused() -> None:
@@ -226,16 +229,18 @@ def test_a_name_that_is_taken_elsewhere_is_refused() -> None:
     assert isinstance(close, Close) and close.hop == "@D"
 
 
-def test_of_two_joins_that_cross_the_first_edge_by_name_wins() -> None:
+@pytest.mark.parametrize(("life", "wins"), [(-1, "B1"), (0, "B1"), (1, "B2")])
+def test_of_two_joins_that_cross_the_older_wins(life: int, wins: str) -> None:
     core = broker("B1", "B3")
     tell(core, "@D", Join(1, "D", ""))
-    # B3 lets in another D at the same time: ours stays, since B2 sorts before B3.
-    [(hops, done)] = sent(tell(core, "B3", Join(5, "D", "B3")))
+    ours = core.routing.crt[ClientName("D")].life
+    # B3 lets in another D in the same life, which nobody can rule out: B2 sorts before B3.
+    [(hops, done)] = sent(tell(core, "B3", Join(5, "D", "B3", ours)))
     assert (hops, done.code) == (("B3",), "name-taken")
-    # B1 does too, and sorts first: ours has to go.
-    effects = tell(core, "B1", Join(6, "D", "B1"))
-    assert [e.hop for e in effects if isinstance(e, Close)] == ["@D"]
-    assert core.routing.crt["D"].edge == "B1"  # type: ignore[index]
+    # B1 does too, sooner or later than ours.
+    effects = tell(core, "B1", Join(6, "D", "B1", ours + life))
+    assert [e.hop for e in effects if isinstance(e, Close)] == (["@D"] if wins == "B1" else [])
+    assert core.routing.crt[ClientName("D")].edge == wins
 
 
 def test_the_loser_of_two_joins_that_cross_leaves_no_name_behind() -> None:
@@ -244,20 +249,21 @@ def test_the_loser_of_two_joins_that_cross_leaves_no_name_behind() -> None:
     [(_, join)] = sent(tell(loses, "@D", Join(1, "D", "")))
     effects = tell(loses, "B1", Join(6, "D", "B1"))
     told = [e.message for e in effects if isinstance(e, Send) and e.hops == ("B1",)]
-    assert told == [Leave("D", "B2"), Done(6)]
+    assert told == [Leave(0, "D", "B2", join.life), Done(6)]
     wins = Broker(BrokerName("B1"), [BrokerName("B2")])
     tell(wins, "@D", Join(1, "D", ""))
     wins.client_left("D", 0.0)
     for message in (join, told[0]):
         tell(wins, "B2", message)
-    tell(loses, "B1", Leave("D", "B1"))
+    tell(loses, "B1", Leave(0, "D", "B1"))
     assert not wins.routing.crt and not loses.routing.crt
 
 
 def test_the_loser_of_two_joins_may_have_been_let_in_while_a_broker_was_lost() -> None:
     core = broker("B1")
     tell(core, "@D", Join(1, "D", ""))
-    assert (("@D",), Done(1)) in sent(core.link_reset(BrokerName("B1"), 0.0))
+    answers = [m for hops, m in sent(core.link_reset(BrokerName("B1"), 0.0)) if hops == ("@D",)]
+    assert [(done.req, done.code) for done in answers] == [(1, "")]
     tell(core, "@D", op("sub", "D", 2, ALL))
     effects = tell(core, "B1", Join(0, "D", "B1"))
     assert [e.hop for e in effects if isinstance(e, Close)] == ["@D"]
@@ -274,9 +280,15 @@ def test_a_client_that_leaves_takes_its_entries_with_it() -> None:
     tell(core, "B1", Join(7, "E", "B1"))
     joined(core, "D")
     tell(core, "@D", op("sub", "D", 2, ALL))
-    assert sent(core.client_left("D", 0.0)) == [(("B1", "B3"), Leave("D", "B2"))]
+    life = core.routing.crt[ClientName("D")].life
+    told = sent(core.client_left("D", 0.0))
+    assert [hops for hops, _ in told] == [("B1",), ("B3",)]
+    for _, leave in told:
+        assert msgspec.structs.replace(leave, req=0) == Leave(0, "D", "B2", life)
     assert len(core.routing.prt) == 0
-    assert sent(tell(core, "B1", Leave("E", "B1"))) == [(("B3",), Leave("E", "B1"))]
+    [(hops, leave)] = sent(tell(core, "B1", Leave(9, "E", "B1")))
+    assert hops == ("B3",) and msgspec.structs.replace(leave, req=0) == Leave(0, "E", "B1")
+    assert sent(tell(core, "B3", Done(leave.req))) == [(("B1",), Done(9))]
     assert all(len(space) == 0 for space in core.routing.srt.values())
 
 
@@ -290,7 +302,7 @@ def test_a_neighbour_that_has_begun_anew_is_told_everything_and_its_side_goes() 
     tell(core, "B3", Join(8, "A", "B3"))
     tell(core, "B3", op("adv", "A", 1, X))
     effects = sent(core.link_reset(BrokerName("B3"), 0.0))
-    assert (("B1",), Leave("A", "B3")) in effects
+    assert (("B1",), Leave(0, "A", "B3")) in effects
     to_b3 = [message for hops, message in effects if hops == ("B3",)]
     assert to_b3 == [Join(0, "E", "B1"), op("adv", "E", 1, ALL, req=0)]
 
@@ -299,9 +311,9 @@ def test_what_comes_from_where_its_client_is_not_changes_nothing() -> None:
     """Somebody of the name has come here while the link was down; B1 will hear of it."""
     core = broker("B1", "B3")
     joined(core, "D")
-    tell(core, "B1", Join(0, "D", "B9"))
+    tell(core, "B1", Join(0, "D", "B9", 1 << 60))
     assert sent(tell(core, "B1", op("adv", "D", 1, ALL))) == [(("B1",), Done(101))]
-    tell(core, "B1", Leave("D", "B9"))
+    tell(core, "B1", Leave(0, "D", "B9", 1 << 60))
     assert all(len(space) == 0 for space in core.routing.srt.values())
     assert core.routing.crt["D"].edge == "B2"  # type: ignore[index]
 
@@ -313,7 +325,8 @@ def test_nothing_is_taken_back_from_a_new_life_that_never_had_it() -> None:
     joined(core, "A1")
     tell(core, "@A1", op("sub", "A1", 2, ALL))
     effects = sent(core.link_reset(BrokerName("B1"), 0.0))
-    assert [message for hops, message in effects if hops == ("B1",)] == [Join(0, "A1", "B2")]
+    life = core.routing.crt[ClientName("A1")].life
+    assert [message for hops, message in effects if hops == ("B1",)] == [Join(0, "A1", "B2", life)]
 
 
 def test_what_a_former_life_was_asked_counts_as_done() -> None:
@@ -333,7 +346,7 @@ def test_what_a_former_life_was_asked_counts_as_done() -> None:
         ("@D", Pub("E", 1, {"class": "p1"})),
         ("@D", Pub("D", 1, {"class": "p1"}, b"", (("T", 1),))),
         ("@D", op("sub", "E", 2, X)),
-        ("@D", Leave("D", "B2")),
+        ("@D", Leave(0, "D", "B2")),
         ("@D", Join(1, "D", "")),
         ("@D", Join(1, "F", "")),
         ("@D", Done(3)),
@@ -343,6 +356,8 @@ def test_what_a_former_life_was_asked_counts_as_done() -> None:
         ("B1", Done(99)),
         ("B9", op("sub", "E", 2, X)),
         ("B9", Join(1, "E", "B9")),
+        ("B1", Join(1, "E", "B1", -1)),
+        ("B1", Join(1, "E", "B1", 1 << 63)),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

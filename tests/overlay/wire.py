@@ -232,7 +232,9 @@ class RawClient:
         """Connect and join."""
         self.connect(port)
         self.send(Join(1, self.name, ""))
-        assert self.receive() == Done(1)
+        done = self.receive()
+        assert isinstance(done, Done) and (done.req, done.code) == (1, "")
+        self.life = done.number
         return self
 
     def operate(self, kind: Any, filter: Filter) -> None:

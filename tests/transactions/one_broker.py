@@ -19,6 +19,7 @@ from overlay.messages import (
     EngineMessage,
     Hop,
     Join,
+    Leave,
     Operation,
     Pub,
     client_hop,
@@ -100,7 +101,7 @@ class OneBroker:
         asked = self.send(source, message)
         while asked:
             to, said = asked.pop(0)
-            if not is_client(Hop(to)) and isinstance(said, Join | Operation) and said.req:
+            if not is_client(Hop(to)) and isinstance(said, Join | Leave | Operation) and said.req:
                 asked += self.send(Hop(to), Done(said.req))
 
     # --- one message ---
@@ -196,7 +197,11 @@ class OneBroker:
             message = one.message
             if isinstance(message, dynamic_wire.Op) and message.req and not is_client(Hop(one.to)):
                 queue += self.hear(one.to, dynamic_wire.Acked(message.tx, message.req, 1))
-            elif isinstance(message, Operation) and message.req and not is_client(Hop(one.to)):
+            elif (
+                isinstance(message, Operation | Leave)
+                and message.req
+                and not is_client(Hop(one.to))
+            ):
                 queue += self.send(one.to, Done(message.req))
         return seen
 

@@ -22,7 +22,7 @@ def left() -> tuple[OneBroker, TxID]:
     one.behind("B3", "C")
     one.knows("B3", "C", "sub", P)
     tx, _ = one.begun("E", pub("E", class_="p"), commit=True)
-    assert one.send("B3", Leave("C", "B3")) == []
+    assert one.send("B3", Leave(6, "C", "B3")) == []
     return one, tx
 
 
@@ -37,8 +37,9 @@ def test_it_is_let_in_when_its_leaving_is_done(edge: str) -> None:
     one, tx = left()
     assert one.send("B3", Join(7, "C", edge)) == [], "refused, it would be told that it is here"
     leave, join = about_c(one.hear("B3", Vote(tx, "conflict", "")))
-    assert leave == Leave("C", "B3")
+    assert isinstance(leave, Leave) and (leave.client, leave.edge) == ("C", "B3")
     assert isinstance(join, Join) and join.edge == edge
+    assert one.send("B1", Done(leave.req)) == [Said("B3", Done(6))]
     assert one.send("B1", Done(join.req)) == [Said("B3", Done(7))]
     assert one.broker.routing.crt[C].edge == edge
     assert not one.broker.routing.prt.of("C"), "what it held before is gone"
@@ -48,7 +49,7 @@ def test_it_is_let_in_when_its_leaving_is_done(edge: str) -> None:
 def test_it_may_leave_again_before(edge: str) -> None:
     one, tx = left()
     one.send("B3", Join(7, "C", edge))
-    one.send("B3", Leave("C", edge))
+    one.send("B3", Leave(0, "C", edge))
     said = about_c(one.hear("B3", Vote(tx, "conflict", "")))
     assert [type(message) for message in said] == [Leave, Join, Leave]
     assert C not in one.broker.routing.crt
