@@ -12,6 +12,7 @@ OverlayError
 │   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
     ├── ProtocolError    not a frame, not our protocol, not a version we speak
+    ├── DuplicateBroker  a second process under a neighbour's name, while the first is connected
     ├── Unauthorized     the hello's secret is not this overlay's
     └── SlowReader       the peer's queue is full: it reads slower than it is sent to
 
@@ -105,6 +106,12 @@ class ProtocolError(PeerError):
     """Not a frame, not our protocol, or not a version that we speak."""
 
     code = "protocol"
+
+
+class DuplicateBroker(PeerError):
+    """A second process under a neighbour's name, while the first is connected."""
+
+    code = "duplicate-broker"
 
 
 class Unauthorized(PeerError):

@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from overlay.broker import Broker
 from overlay.broker_time import BrokerTime
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
-from overlay.errors import OverlayError, PeerError, ProtocolError, SlowReader
+from overlay.errors import REASON_LIMIT, OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.flow import Flow
 from overlay.frames import BROKER_FRAME_LIMIT, FrameTooLarge, pack
 from overlay.link import ACK_DELAY_S, Opening
@@ -47,6 +47,7 @@ from overlay.messages import (
 )
 from overlay.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
 from overlay.reception import Reception
+from overlay.rivals import Rivals
 from overlay.settings import Settings
 from overlay.trace import Record
 
@@ -91,6 +92,7 @@ class Host:
         self._reception = Reception(core.name, delays_s, self.settings)
         self.neighbours = self._reception.neighbours
         self.dials = self._reception.dials
+        self._rivals = {name: Rivals() for name in self.neighbours}
         self._peers: dict[Hop, Peer] = {peer.hop: peer for peer in self.neighbours.values()}
         #: Peers to look after at the end of the turn, each once.
         self._dirty: list[Peer] = []
@@ -130,6 +132,8 @@ class Host:
             self._log.info("client replaced by a newcomer", client=peer.name)
             self._end_link(known)
             self._end_turn(self.now())
+        if isinstance(peer, Neighbour):
+            self._rivals[peer.name].check(peer, hello, wire, self.now())
         self._detach(peer)
         opening, lost = self._open(peer, wire, hello)
         secret = self.settings.secret if isinstance(peer, Neighbour) else ""
@@ -153,6 +157,7 @@ class Host:
         assert neighbour.calling is wire
         neighbour.calling = None
         neighbour.refusals = 0
+        self._rivals[neighbour.name].refusal = ""
         opening, lost = self._open(neighbour, wire, hello)
         wire.opened(neighbour)
         self._linked(neighbour, opening, lost)
@@ -291,11 +296,25 @@ class Host:
         goodbye = peer.link.receive_all(frames)
         if goodbye is not None:
             self._parting(peer, goodbye)
+        if peer.link.note:
+            self._noted(peer)
         now = self.now()
         # For what an acknowledgement that came has made room for.
         self._touch(peer)
         self._take_from(peer, now)
         self._end_turn(now)
+
+    def _noted(self, peer: Peer) -> None:
+        """A neighbour's ping has said something about our process."""
+        note, peer.link.note = peer.link.note[:REASON_LIMIT], ""
+        if isinstance(peer, Neighbour):
+            self._rivals[peer.name].notice = note
+            self._log.error("another process has our name", neighbour=peer.name, reason=note)
+
+    def refused(self, neighbour: Neighbour, goodbye: Goodbye) -> None:
+        """A neighbour that was dialled has refused us."""
+        reason = f"{goodbye.code}: {goodbye.reason}"
+        self._rivals[neighbour.name].refusal = reason[:REASON_LIMIT]
 
     def _parting(self, peer: Peer, goodbye: Goodbye) -> None:
         """The peer has said goodbye. A client goes for good, when the core has what it said before
@@ -532,6 +551,7 @@ class Host:
                     "unacked": len(peer.link.unacked),
                     "outbox": len(peer.link.outbox),
                     "congested": peer in self._flow.congested,
+                    **self._rivals[peer.name].as_data(),
                 }
                 for peer in self.neighbours.values()
             ],

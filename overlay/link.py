@@ -118,6 +118,7 @@ class Link:
         "handed_over",
         "inbox",
         "incarnation",
+        "note",
         "outbox",
         "peer",
         "unacked",
@@ -141,6 +142,8 @@ class Link:
         #: The life of the other end that this link belongs to, "" before the first contact.
         self.peer = ""
         self.connected = False
+        #: What the peer's last ping said, if it said something; the owner takes it away.
+        self.note = ""
         #: Messages that a forgotten link has not even queued; `open` starts counting anew.
         self.given_up = 0
         self._forgotten = False
@@ -215,6 +218,10 @@ class Link:
         """Whether the hello is of the peer that this link belongs to, and it has not forgotten."""
         unused = not (self.handed_over or self._acked)
         return hello.incarnation == self.peer and (hello.peer == self.incarnation or unused)
+
+    def same_process(self, hello: Hello) -> bool:
+        """Whether the hello is of the process that this link belongs to, be it in a later life."""
+        return _base(hello.incarnation) == _base(self.peer)
 
     def _begin_life(self) -> None:
         """Count from zero, under a new name; but a hello that has been said stands: to a dialling
@@ -375,6 +382,8 @@ class Link:
             return value
         elif isinstance(value, Hello):
             raise ProtocolError("a second hello on one connection")
+        elif value.note:
+            self.note = value.note
         return None
 
     def receive_all(self, frames: list[bytes]) -> Goodbye | None:
@@ -452,3 +461,8 @@ class Link:
         self.inbox.clear()
         self._inbox_frames.clear()
         self._inbox_bytes = 0
+
+
+def _base(incarnation: str) -> str:
+    """What the lives of one process's end of a link have in common."""
+    return incarnation.partition(".")[0]

@@ -170,7 +170,9 @@ class Ack(Signal, frozen=True, array_like=True, gc=False, tag=101):
 
 
 class Ping(Signal, frozen=True, array_like=True, gc=False, tag=102):
-    """I am alive, and have nothing else to say."""
+    """The sender is alive; `note` is for the log of a neighbour's process, and mostly empty."""
+
+    note: str = ""
 
 
 class Goodbye(Signal, frozen=True, array_like=True, gc=False, tag=103):

@@ -30,6 +30,10 @@ class Clock(Protocol):
 class Wire(Protocol):
     """A TCP connection, as far as the host has to know."""
 
+    @property
+    def address(self) -> str:
+        """Where the other end is, for people."""
+
     def opened(self, peer: Peer) -> None:
         """The hellos are exchanged, and this is the peer's connection now."""
 

@@ -161,10 +161,15 @@ class Connection(Protocol):
         return self._dialled is not None
 
     @property
-    def address(self) -> str:
+    def ip(self) -> str:
         """The IP address of the other end."""
         transport: Any = self.transport
         return str(getattr(transport.getPeer(), "host", ""))
+
+    @property
+    def address(self) -> str:
+        transport: Any = self.transport
+        return _readable(transport.getPeer())
 
     # What Twisted calls.
 
@@ -221,6 +226,7 @@ class Connection(Protocol):
         frame, rest = split
         hello = decode(frame[PREFIX_SIZE:])
         if isinstance(hello, Goodbye) and self._dialled is not None:
+            self._host.refused(self._dialled, hello)
             self._tcp.refused_by_neighbour.write(
                 neighbour=self._dialled.name, code=hello.code, reason=hello.reason
             )
@@ -413,7 +419,7 @@ class Tcp:
         """A connection is there; until it is `opened`, it is pending."""
         self.connections[connection] = None
         if not connection.dialled:
-            oldest = self._pending.add(connection, connection.address)
+            oldest = self._pending.add(connection, connection.ip)
             if oldest is not None:
                 oldest.make_room(Overloaded("too many connections have not said hello"))
 
@@ -443,10 +449,7 @@ class Tcp:
 
     def note_refusal(self, connection: Connection, error: OverlayError) -> None:
         self._refusals[error.code] += 1
-        transport: Any = connection.transport
-        self._refused.write(
-            address=_readable(transport.getPeer()), code=error.code, reason=str(error)
-        )
+        self._refused.write(address=connection.address, code=error.code, reason=str(error))
 
     def _report(self) -> dict[str, Any]:
         settings = self.host.settings

@@ -37,6 +37,8 @@ from overlay.peers import Peer
 class Recorded:
     """A wire that keeps what is written to it."""
 
+    address = "recorded"
+
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.goodbye: Goodbye | None = None
