@@ -59,6 +59,7 @@ from overlay.notation import format_publication
 from overlay.recording import Recorder, moved
 from overlay.routing import Home, Routing, Scope
 from overlay.space import Entry
+from overlay.table_pages import page
 from overlay.tasks import Task, Tasks
 from overlay.trace import TraceKind
 from overlay.versions import Versions
@@ -679,7 +680,7 @@ class Broker(Recorder):
 
     def _inspect(self, source: Hop, inspect: Inspect, now: float) -> list[Effect]:
         if inspect.what == "tables":
-            body: Any = self.routing.as_data(self.versions.view())
+            body: Any = page(self.routing, self.versions.view(), inspect.argument)
         elif inspect.what in self.engines:
             body, effects = self.engines[inspect.what].inspect(inspect.argument, now)
             return [Send((source,), Report(inspect.req, body)), *effects]

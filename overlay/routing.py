@@ -327,12 +327,12 @@ class Routing:
         return {
             "broker": self.name,
             "srt": [
-                _line(entry, "adv" if entry.positive else "uadv")
+                entry_line(entry, "adv" if entry.positive else "uadv")
                 for entry in sorted(ads, key=by_client_and_number)
                 if is_visible(entry, view)
             ],
             "prt": [
-                _line(entry, "sub" if entry.positive else "usub")
+                entry_line(entry, "sub" if entry.positive else "usub")
                 for entry in self.prt
                 if is_visible(entry, view)
             ],
@@ -371,7 +371,8 @@ def _taken_out(operation: Operation, drop: tuple[int, ...]) -> Operation:
     return msgspec.structs.replace(operation, req=0, kind="usub", store=False, drop=drop)
 
 
-def _line(entry: Entry, kind: str) -> dict[str, Any]:
+def entry_line(entry: Entry, kind: str) -> dict[str, Any]:
+    """An entry as plain data."""
     return {
         "client": entry.client,
         "seq": entry.seq,

@@ -119,6 +119,10 @@ class Space:
         held = self._of.get(client, {})
         return [entry for seq in sorted(held) for entry in held[seq]]
 
+    def clients(self) -> Iterable[str]:
+        """The clients that have entries, in no particular order."""
+        return self._of.keys()
+
     def count_of(self, client: str) -> int:
         return len(self._of.get(client, ()))
 

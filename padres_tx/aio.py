@@ -35,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
@@ -123,12 +124,45 @@ class Operator(Peer):
     async def inspect(
         self, what: str, argument: str = "", *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Any:
-        """A part of the broker's state as plain data: "tables" or "status".
+        """A part of the broker's state as plain data: "tables" (its first page) or "status".
 
         Raises OperationError if there is no such part.
         """
         await self._room()
         return (await self._request(self._session.inspect(what, argument), timeout_s)).body
+
+    async def tables(
+        self,
+        *,
+        client: str = "",
+        hop: str = "",
+        matching: str = "",
+        limit: int | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """The broker's SRT, PRT and clients, gathered page by page.
+
+        `client`, `hop` and `matching` (a publication in PADRES notation that the filter contains)
+        choose rows. With a `limit` no more rows than that are returned; `complete` says whether
+        these are all.
+
+        Raises OperationError for a question that the broker does not understand.
+        """
+        query: dict[str, Any] = {"client": client, "hop": hop, "matching": matching}
+        gathered: dict[str, Any] = {"srt": [], "prt": [], "clients": []}
+        room = sys.maxsize if limit is None else limit
+        while True:
+            question = msgspec.json.encode(query).decode()
+            page = await self.inspect("tables", question, timeout_s=timeout_s)
+            left_out = False
+            for table, rows in gathered.items():
+                rows += page[table][:room]
+                left_out = left_out or len(page[table]) > room
+                room -= min(room, len(page[table]))
+            complete = page["next"] is None and not left_out
+            if complete or not room:
+                return {"broker": page["broker"], **gathered, "complete": complete}
+            query["after"] = page["next"]
 
 
 class Client(Transacting):

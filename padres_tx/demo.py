@@ -233,7 +233,7 @@ def said(subscriber: Subscriber) -> Text:
 async def routes_table(address: str) -> Table:
     """The subscriptions that a broker knows, as it tells an operator."""
     async with padres_tx.operator(address) as operator:
-        known = (await operator.inspect("tables"))["prt"]
+        known = (await operator.tables())["prt"]
     table = Table("", "client", "filter", "goes to")
     for entry in known:
         if entry["filter"] != format_filter(BELL):

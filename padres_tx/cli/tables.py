@@ -17,6 +17,9 @@ from rich.text import Text
 from padres_tx.aio import operator
 from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option, secret
 
+#: Rows that are printed unless more are asked for: what a person can scroll through.
+ROWS_SHOWN = 10_000
+
 #: Title of each table in a broker's report, and what its columns are called here.
 TABLES = {
     "srt": (
@@ -39,7 +42,8 @@ TABLES = {
 \b
 Examples:
   padres-tx tables B2
-  padres-tx tables B2 --overlay second --json
+  padres-tx tables B2 --matching "[class,'order'],[price,150]"
+  padres-tx tables B2 --client shop --json
   padres-tx tables --at 127.0.0.1:7002
 
 \b
@@ -50,23 +54,48 @@ Publications go where the subscriptions that want them came from.
 @click.argument("broker", metavar="[BROKER]", required=False)
 @overlay_option
 @click.option("--at", metavar="HOST:PORT", help="Ask the broker at this address instead.")
+@click.option("--client", default="", metavar="NAME", help="Only entries of this client.")
+@click.option("--hop", default="", metavar="HOP", help="Only what came from here.")
+@click.option(
+    "--matching",
+    default="",
+    metavar="PUBLICATION",
+    help="Only entries whose filter contains this publication.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=ROWS_SHOWN,
+    show_default=True,
+    help="Print at most so many rows.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def tables(broker: str | None, *, overlay: str | None, at: str | None, as_json: bool) -> None:
+def tables(
+    broker: str | None,
+    *,
+    overlay: str | None,
+    at: str | None,
+    client: str,
+    hop: str,
+    matching: str,
+    limit: int,
+    as_json: bool,
+) -> None:
     """Show the routing tables and clients of BROKER."""
     if broker is None and at is None:
         raise WrongInput("say which broker: its name, or --at HOST:PORT")
     place = find_place(overlay, broker, at)
-    report = asyncio.run(_report(place))
+    wanted = {"client": client, "hop": hop, "matching": matching, "limit": limit}
+    report = asyncio.run(_report(place, wanted))
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         _print(report, Console())
 
 
-async def _report(place: Place) -> dict[str, Any]:
+async def _report(place: Place, wanted: dict[str, Any]) -> dict[str, Any]:
     async with operator(place.address, secret=secret()) as somebody:
-        report: dict[str, Any] = await somebody.inspect("tables")
-        return report
+        return await somebody.tables(**wanted)
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
@@ -83,3 +112,5 @@ def _print(report: dict[str, Any], console: Console) -> None:
             # As Text: a filter looks like rich's markup, and is none.
             table.add_row(*(Text(str(row[field])) for field in columns))
         console.print(table)
+    if not report["complete"]:
+        console.print(Text("There are more rows: choose some, or raise --limit.", "yellow"))
