@@ -25,30 +25,49 @@ it, too: a program that subscribes to more than it reads sees CallTimeout, which
 **Errors.** The caller's mistake raises at the call. A broker that goes away is dialled again for
 `reconnect_s` seconds; if it comes back and still knows the client, nothing is lost and nobody
 notices. Otherwise every call that waits, the iterator and every later call raise ConnectionLost, or
-what the broker gave as its reason. Two errors have no call to raise from: a publication that the
-broker refused after the fact, and an exception out of a callback. They go to `on_error`, if given;
-otherwise the next call, the iterator or `close` raises them, whichever comes first.
+what the broker gave as its reason. `on_close`, if given, is called once with that error, or with
+None after the program's own `close`; when the end comes and nothing waits for it, it is logged.
+
+Two errors have no call to raise from: an exception out of a callback or handler, and a publication
+that the broker refused after the fact. Both are logged at once (`logging.getLogger("padres_tx")`,
+with the traceback) and go to `on_error`, if given. Without an `on_error` a refused publication is
+also raised by `close`, which promises that the broker has everything; an exception of a callback
+is raised nowhere.
+
+A callback or handler that raises SystemExit or KeyboardInterrupt ends the program, as in any task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import secrets
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import msgspec
 
+from overlay.errors import OverlayError, from_code
 from overlay.frames import FrameTooLarge
 from overlay.messages import AnyMessage, Kind, Operation
-from padres_tx.aio_tx import Transacting
-from padres_tx.channel import CONNECT_TIMEOUT_S, RECONNECT_S, Channel, TcpChannel, parse_address
-from padres_tx.errors import CallTimeout, ClientClosed, TransactionAborted
-from padres_tx.handles import Callback, as_payload
-from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer
+from padres_tx.aio_tx import Transacting, check_callable
+from padres_tx.channel import (
+    CONNECT_TIMEOUT_S,
+    PASSING,
+    RECONNECT_S,
+    REDIAL_LIMIT_S,
+    REDIAL_S,
+    Channel,
+    TcpChannel,
+    parse_address,
+)
+from padres_tx.environment import secret_or_environment
+from padres_tx.errors import CallTimeout, ClientClosed, ClientError, TransactionAborted
+from padres_tx.handles import Callback, Part, as_payload
+from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer, again
 from padres_tx.session import (
     Answered,
     Event,
@@ -58,7 +77,7 @@ from padres_tx.session import (
     Refused,
     Session,
 )
-from padres_tx.transactions import TCM_MARK
+from padres_tx.transactions import TCM_MARK, Result
 
 #: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
 #: so, in a size that any process can hold.
@@ -69,7 +88,12 @@ QUEUE_BYTES = 64 << 20
 TURN = 256
 
 #: What is called with an error that no call can raise.
-OnError: TypeAlias = Callable[[Exception], None]
+OnError: TypeAlias = Callable[[Exception], Awaitable[None] | None]
+
+#: What is called at the end of a client, with the reason, or with None after its own `close`.
+OnClose: TypeAlias = Callable[[OverlayError | None], Awaitable[None] | None]
+
+logger = logging.getLogger("padres_tx")
 
 
 def connect(
@@ -78,13 +102,19 @@ def connect(
     name: str | None = None,
     secret: str | None = None,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    retry: bool = True,
     reconnect_s: float = RECONNECT_S,
     on_error: OnError | None = None,
+    on_close: OnClose | None = None,
 ) -> Connecting[Client]:
     """A client of the broker at "host:port": `async with connect(...)`, or `await connect(...)`
     and then `close`.
 
-    Without a name it gets a unique one. `reconnect_s` of 0 means not to dial again.
+    Without a name it gets a unique one; without a secret, that of the environment variable
+    PADRES_TX_SECRET. A broker that is not there, or does not answer, is tried again until
+    `connect_timeout_s` have passed, or only once without `retry`. A connection that breaks later is
+    dialled again for `reconnect_s`; 0 means not at all. `on_error` and `on_close` are explained in
+    the module's docstring.
 
     Entering raises BadAddress, BadName, Unreachable, CallTimeout, or what the broker refuses the
     client with: NameTaken, Unauthorized, ProtocolError (another version).
@@ -92,9 +122,14 @@ def connect(
     address = parse_address(at)
     session = Session(unique_name("client") if name is None else name)
     channel = TcpChannel(
-        address, "client", session.name, secret=secret or "", reconnect_s=reconnect_s
+        address,
+        "client",
+        session.name,
+        secret=secret_or_environment(secret),
+        reconnect_s=reconnect_s,
     )
-    return Connecting(Client(session, channel, on_error=on_error), connect_timeout_s)
+    client = Client(session, channel, on_error=on_error, on_close=on_close)
+    return Connecting(client, connect_timeout_s, retry=retry)
 
 
 def operator(
@@ -102,15 +137,20 @@ def operator(
     *,
     secret: str | None = None,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    retry: bool = True,
 ) -> Connecting[Operator]:
     """Somebody who looks into the broker at "host:port", and takes no part in the overlay.
+
+    The secret and the time-out are as in `connect`.
 
     Entering raises BadAddress, Unreachable, or what the broker refuses with.
     """
     address = parse_address(at)
     session = Session(unique_name("operator"))
-    channel = TcpChannel(address, "operator", session.name, secret=secret or "", reconnect_s=0)
-    return Connecting(Operator(session, channel), connect_timeout_s)
+    channel = TcpChannel(
+        address, "operator", session.name, secret=secret_or_environment(secret), reconnect_s=0
+    )
+    return Connecting(Operator(session, channel), connect_timeout_s, retry=retry)
 
 
 def unique_name(stem: str) -> str:
@@ -174,11 +214,20 @@ class Client(Transacting):
         channel: Channel,
         *,
         on_error: OnError | None = None,
+        on_close: OnClose | None = None,
         queue_messages: int = QUEUE_MESSAGES,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
         super().__init__(session, channel)
+        check_callable("on_error", on_error)
+        check_callable("on_close", on_close)
         self.on_error = on_error
+        #: To be called at the end; None when it has been, or is being.
+        self._on_close = on_close
+        #: Whether the broker has let the client in, so that there can be an end.
+        self._joined = False
+        #: Whether the channel has ended: nothing more will arrive.
+        self._lost = False
         self._queue_messages = queue_messages
         self._queue_bytes = queue_bytes
         #: Bytes of the payloads in both queues.
@@ -190,35 +239,67 @@ class Client(Transacting):
         self._notify: Callback | None = None
         #: Operations that are not answered yet, whether or not anybody still waits for the answer.
         self._operations: dict[int, Operation] = {}
-        #: An error that no call has raised yet, and how many came after it.
-        self._unraised: Exception | None = None
-        self._unraised_more = 0
+        #: The first publication that was refused, for `close`, and how many more were.
+        self._refused: OverlayError | None = None
+        self._refused_more = 0
+        #: Tasks that nobody waits for. A loop does not keep them alive.
+        self._spare: list[asyncio.Future[None]] = []
         self._in_a_row = 0
 
-    async def open(self, timeout_s: float) -> None:
-        await super().open(timeout_s)
+    async def open(self, timeout_s: float, *, retry: bool = True) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await super().open(timeout_s, retry=retry)
         try:
-            await self._request(self._session.join(), timeout_s)
+            await self._join(deadline, timeout_s, retry=retry)
         except BaseException as error:
-            self._channel.abort(ClientClosed(f"{self.name} gave up: {type(error).__name__}"))
+            self._give_up(error)
             raise
+        self._joined = True
+
+    async def _join(self, deadline: float, timeout_s: float, *, retry: bool) -> None:
+        """Ask for the name, again while the refusal is one that may pass."""
+        loop = asyncio.get_running_loop()
+        pause_s = REDIAL_S
+        while True:
+            join = self._session.join()
+            try:
+                await self._request(join, deadline - loop.time())
+                return
+            except CallTimeout:
+                raise CallTimeout(self._overdue(join, timeout_s)) from None
+            except OverlayError as error:
+                if not retry or error.code not in PASSING or self.closed:
+                    raise
+                if loop.time() + pause_s >= deadline:
+                    why = f"{error}; tried for {timeout_s:g} s"
+                    raise from_code(error.code, why) from None
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
 
     async def close(self) -> None:
         """Leave, when the broker has everything that was published. Closing twice is fine.
 
         What waits for the iterator can still be read; callbacks are not called any more, and one
-        that is running is cancelled if it awaits something.
+        that is running is cancelled if it awaits something. `on_close` is called before this
+        returns.
 
-        Raises ConnectionLost if publications may have been lost on their way, and an error that
-        no call has raised yet.
+        Raises ConnectionLost if publications may have been lost on their way, and, without an
+        `on_error`, the first publication that the broker has refused.
         """
         if self._closed:
             return
+        try:
+            await self._leave()
+        finally:
+            await self._tell_end()
+        self._raise_refused()
+
+    async def _leave(self) -> None:
+        """What `close` does, apart from telling about it."""
         caller = self._caller
         if caller is not None and caller is not asyncio.current_task():
             caller.cancel()
         await super().close()
-        self._raise_unraised()
 
     # --- routing operations ---
 
@@ -264,6 +345,7 @@ class Client(Transacting):
     async def _operate(
         self, kind: Kind, filter: FilterLike, callback: Callback | None, timeout_s: float
     ) -> None:
+        check_callable("callback", callback)
         await self._room()
         operation = self._session.operate(kind, filter)
         self._operations[operation.req] = operation
@@ -312,6 +394,7 @@ class Client(Transacting):
         """Call this with every publication that comes (Table 2), beside those that subscriptions
         have of their own; nothing goes to the iterator then. None ends it.
         """
+        check_callable("callback", callback)
         self._notify = callback
 
     def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]:
@@ -320,7 +403,7 @@ class Client(Transacting):
         Ends when the client is closed, or when nothing has come for `timeout_s` seconds. Several
         iterators share the notifications, each getting some.
 
-        Raises ConnectionLost, SlowReader, and errors that no call has raised yet.
+        Raises ConnectionLost, SlowReader.
         """
         return self._iterate(timeout_s)
 
@@ -351,11 +434,9 @@ class Client(Transacting):
             # What has arrived but not been looked at counts, even if there is no time to wait.
             await asyncio.sleep(0)
             try:
-                async with asyncio.timeout(timeout_s) as timer:
+                async with asyncio.timeout(timeout_s):
                     await self._some()
             except TimeoutError:
-                if not timer.expired():
-                    raise  # A callback's own.
                 raise CallTimeout(f"nothing came to {self.name} within {timeout_s:g} s") from None
         taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
         self._make_room(sum(len(notification.payload) for notification in taken))
@@ -364,25 +445,23 @@ class Client(Transacting):
     async def _some(self) -> None:
         """Wait for a notification in the queue. Raises why none will come."""
         while not self._queue:
-            self._raise_unraised()
             if self._drained:
                 self._check()
-            await self._news.wait()
+            await self._wait_news()
 
     async def wait_closed(self) -> None:
         """Wait for the end, for programs that only have callbacks.
 
-        Returns when the client is closed. Raises ConnectionLost, SlowReader, and errors that no
-        call has raised yet.
+        Returns when the client is closed. Raises ConnectionLost, SlowReader, when the callbacks
+        for what had arrived have been called. `on_close` says the same without waiting.
         """
         while True:
-            self._raise_unraised()
             if self._drained and self._caller is None:
                 try:
                     self._check()
                 except ClientClosed:
                     return
-            await self._news.wait()
+            await self._wait_news()
 
     @property
     def _drained(self) -> bool:
@@ -395,7 +474,7 @@ class Client(Transacting):
             len(self._queue) < self._queue_messages
             and len(self._calls) < self._queue_messages
             and self._queued_bytes < self._queue_bytes
-        )
+        ) or self._lost
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Notification):
@@ -414,7 +493,7 @@ class Client(Transacting):
                 self._queue.append(event)
             self._pulse()
         elif isinstance(event, Refused):
-            self._report(event.error)
+            self._publication_refused(event)
         else:
             if isinstance(event, Answered):
                 self._settle(event.req, refused=event.error is not None)
@@ -423,68 +502,157 @@ class Client(Transacting):
     def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:
         if callbacks:
             self._calls.append((argument, callbacks))
-            if self._caller is None:
-                self._caller = asyncio.get_running_loop().create_task(
-                    self._call(), name=f"callbacks of {self.name}"
-                )
+            self._start_calling()
+
+    def _start_calling(self) -> None:
+        if self._caller is None:
+            self._caller = asyncio.get_running_loop().create_task(
+                self._call(), name=f"callbacks of {self.name}"
+            )
 
     async def _call(self) -> None:
         """Call the callbacks, one after the other, until there is nothing left to call."""
-        while self._calls and not self._closed:
-            argument, callbacks = self._calls[0]
-            for callback in callbacks:
+        try:
+            while self._calls and not self._closed:
+                argument, callbacks = self._calls[0]
                 try:
-                    awaitable = callback(argument)
-                    if inspect.isawaitable(awaitable):
-                        await awaitable
-                except Exception as error:  # The callback is the user's, and so is its error.
-                    self._report(error)
-            self._calls.popleft()
-            self._make_room(len(argument.payload) if isinstance(argument, Notification) else 0)
-        self._caller = None
-        self._pulse()
+                    for callback in callbacks:
+                        await self._call_one(callback, argument)
+                finally:
+                    self._calls.popleft()
+                    size = len(argument.payload) if isinstance(argument, Notification) else 0
+                    self._make_room(size)
+        finally:
+            self._caller = None
+            self._pulse()
+        if self._lost and not self._closed:
+            # No longer as the caller: `on_close` may wait for the end, and `close` not cancel it.
+            self._spare += filter(None, [asyncio.current_task()])
+            await self._tell_end()
+
+    async def _call_one(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        """Call a callback. What it raises is the user's, and ends nothing here."""
+        try:
+            awaitable = callback(argument)
+            if inspect.isawaitable(awaitable):
+                await awaitable
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # By `close`, or by the end of the loop.
+            failed = ClientError(
+                f"{_callback_name(callback)} of {self.name} was cancelled from within"
+            )
+            failed.__cause__ = cancelled
+            self._callback_failed(callback, argument, failed)
+        except Exception as error:
+            self._callback_failed(callback, argument, error)
 
     def _make_room(self, size: int) -> None:
         self._queued_bytes -= size
         if self._channel.waiting:
             self._channel.pull()
 
+    # --- the end ---
+
+    def lost(self, error: OverlayError) -> None:
+        # Before its calls are ended: who waits hears of it.
+        heard = self._waiters or self._waiting or self._on_close is not None
+        first = self._error is None
+        self._lost = True
+        super().lost(error)
+        # The queues have no limit for the rest: it is here already, and nothing follows.
+        self._channel.pull()
+        if first and self._joined:
+            if not heard:
+                logger.warning("client %s has lost its broker: %s", self.name, error)
+            self._start_calling()
+
+    async def _tell_end(self) -> None:
+        """Call `on_close`, unless that has been done."""
+        on_close = self._take_on_close()
+        if on_close is not None:
+            await self._call_one(on_close, self._reason())
+
+    def _take_on_close(self) -> OnClose | None:
+        """The callback for the end, to who asks first: it is called once."""
+        on_close, self._on_close = self._on_close, None
+        return on_close if self._joined else None
+
+    def _reason(self) -> OverlayError | None:
+        """Why the client has ended; None if the program has closed it."""
+        if self._error is None or isinstance(self._error, ClientClosed):
+            return None
+        return again(self._error)
+
     # --- errors that no call can raise ---
 
-    def _handler_failed(self, error: Exception) -> None:
-        # The transaction's coordinator hears of it; here it is told to who wants to know.
-        if self.on_error is not None and not isinstance(error, TransactionAborted):
+    def _callback_failed(
+        self, callback: Callable[[Any], Any], argument: Any, error: Exception
+    ) -> None:
+        logger.error(
+            "%s of client %s failed on %s",
+            _callback_name(callback),
+            self.name,
+            _short(argument),
+            exc_info=error,
+        )
+        self._report(error)
+
+    def _handler_failed(self, part: Part, error: Exception) -> None:
+        # An abort is an outcome, not an error.
+        if not isinstance(error, TransactionAborted):
+            logger.warning(
+                "a handler of client %s failed, which aborts %s", self.name, part.id, exc_info=error
+            )
             self._report(error)
+
+    def _publication_refused(self, refused: Refused) -> None:
+        what = f"publication {refused.seq}" if refused.seq else "an operation in a transaction"
+        logger.error("%s of client %s was refused: %s", what, self.name, refused.error)
+        if self.on_error is not None:
+            self._report(refused.error)
+        elif self._refused is None:
+            self._refused = refused.error
+        else:
+            self._refused_more += 1
 
     def _report(self, error: Exception) -> None:
         if self.on_error is not None:
             try:
-                self.on_error(error)
+                awaitable = self.on_error(error)
+                if inspect.isawaitable(awaitable):
+                    self._spare = [task for task in self._spare if not task.done()]
+                    self._spare.append(asyncio.ensure_future(awaitable))
             except Exception as worse:
                 # There is nobody left to tell but the loop.
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"on_error of {self.name} failed", "exception": worse}
                 )
-        elif self._unraised is None:
-            self._unraised = error
-            self._pulse()
-        else:
-            self._unraised_more += 1
 
-    def _raise_unraised(self) -> None:
-        error, more = self._unraised, self._unraised_more
+    def _raise_refused(self) -> None:
+        error, self._refused = self._refused, None
         if error is not None:
-            self._unraised, self._unraised_more = None, 0
-            if more:
-                error.add_note(f"{more} more errors followed that nobody has seen")
+            if self._refused_more:
+                error.add_note(f"{self._refused_more} more publications were refused")
             raise error
-
-    def _check(self) -> None:
-        self._raise_unraised()
-        super()._check()
 
     def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
         text = super()._overdue(message, timeout_s)
         if not self.ready:
             return f"{text}: {len(self._queue)} notifications wait to be read first"
         return text
+
+
+def _callback_name(callback: object) -> str:
+    """What to call a callback in a log."""
+    return getattr(callback, "__qualname__", None) or repr(callback)
+
+
+def _short(argument: object) -> str:
+    """What a callback was called with, in a few words."""
+    if isinstance(argument, Notification):
+        return f"publication {argument.publisher}:{argument.seq}"
+    if isinstance(argument, Result):
+        return f"{argument.tx}, {argument.status}"
+    return str(argument)

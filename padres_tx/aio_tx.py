@@ -166,8 +166,8 @@ class Transacting(Peer, ABC):
 
         What the handler does through tx belongs to the coordinator's transaction; its part is over
         when it returns. If it raises, the transaction is aborted with that reason, and the
-        exception goes to `on_error` if there is one. Of several handlers that match, the last
-        registered is called; None as the handler removes one.
+        exception is logged and goes to `on_error` if there is one. Of several handlers that match,
+        the last registered is called; None as the handler removes one.
 
         The client has to be subscribed to the tcm. One that has no handler for it aborts the
         transaction. Static transactions call no handlers.
@@ -312,15 +312,25 @@ class Transacting(Peer, ABC):
         watch = self._watch(tx)
         self._carry_out(self._transactions.commit(tx))
         limit_s = tx.deadline_s + CALL_TIMEOUT_S
-        result = await _within(limit_s, watch.decided, f"the outcome of {tx.name}")
+        result = await self._within(limit_s, watch.decided, f"the outcome of {tx.name}")
         if wait == "applied" and result.committed:
             what = f"all brokers to apply {tx.name}, which is committed,"
-            await _within(CALL_TIMEOUT_S, watch.applied, what)
+            await self._within(CALL_TIMEOUT_S, watch.applied, what)
         return result
 
     async def _abort_of(self, tx: Tx, reason: str) -> Result:
         watch = self._ask_abort(tx, reason)
-        return await _within(CALL_TIMEOUT_S, watch.decided, f"the outcome of {tx.name}")
+        return await self._within(CALL_TIMEOUT_S, watch.decided, f"the outcome of {tx.name}")
+
+    async def _within(self, limit_s: float, future: asyncio.Future[F], what: str) -> F:
+        self._waiters += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise CallTimeout(f"waited {limit_s:g} s for {what} in vain") from None
+        finally:
+            self._waiters -= 1
 
     def _ask_abort(self, tx: Tx, reason: str) -> Watch:
         self._check()
@@ -435,7 +445,7 @@ class Transacting(Peer, ABC):
         if self._error is None:
             self._carry_out(events)
 
-    def _handler_failed(self, error: Exception) -> None:
+    def _handler_failed(self, part: Part, error: Exception) -> None:
         """A handler has raised. Its coordinator will hear of it; a client adds what it likes."""
 
     @abstractmethod
@@ -465,14 +475,6 @@ def check_callable(what: str, given: object) -> None:
     """Raises TypeError for something else; None is nothing."""
     if given is not None and not callable(given):
         raise TypeError(f"a {what} is a function, not {given!r}")
-
-
-async def _within(limit_s: float, future: asyncio.Future[F], what: str) -> F:
-    try:
-        async with asyncio.timeout(limit_s):
-            return await asyncio.shield(future)
-    except TimeoutError:
-        raise CallTimeout(f"waited {limit_s:g} s for {what} in vain") from None
 
 
 def succeed(future: asyncio.Future[F], value: F) -> None:

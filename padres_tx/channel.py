@@ -5,7 +5,8 @@ network, `padres_tx.inprocess` has another. Messages over TCP are numbered, ackn
 by `overlay.link`; here are its sockets and timers, on asyncio. When the connection breaks, the
 channel dials again for a while and goes on where it was; the client does not notice. When that
 fails, or the broker has closed on the client, the channel is lost, once and for good, with the
-reason.
+reason. The first connection is dialled again as well, as long as the client waits for it: a broker
+that is just starting is no error.
 
 Flow control works both ways. Outgoing: `full` says that the window is used up, and the client
 waits. Incoming: the channel hands a message over only while its end is `ready`, and acknowledges
@@ -21,10 +22,17 @@ import asyncio
 import os
 import random
 import secrets
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from overlay.codec import decode
-from overlay.errors import BrokerFull, OverlayError, Overloaded, ProtocolError, from_code
+from overlay.errors import (
+    BrokerFull,
+    NameAway,
+    OverlayError,
+    Overloaded,
+    ProtocolError,
+    from_code,
+)
 from overlay.frames import PREFIX_SIZE, Splitter, pack
 from overlay.link import ACK_DELAY_S, HEARTBEAT_S, IDLE_S, Link, Opening
 from overlay.messages import PROTOCOL_VERSION, AnyMessage, Goodbye, Hello, Role
@@ -40,6 +48,19 @@ RECONNECT_S = 5.0
 #: Pauses between dialling: short at first, since most cuts are short, then not a burden.
 REDIAL_S = 0.05
 REDIAL_LIMIT_S = 0.5
+
+#: How long one attempt waits for the connection and the broker's hello before it is made anew: what
+#: accepts connections for a broker that is not there (a proxy, a backlog) may have lost this one.
+DIAL_TIMEOUT_S = 3.0
+
+#: The codes of refusals that another attempt at the first connection may not meet: the broker is
+#: being restarted, the name's client lost its connection a moment ago, or too many connect at once.
+#: All others are final.
+PASSING = frozenset({ConnectionLost.code, NameAway.code, Overloaded.code})
+
+#: The same for a connection that has broken: those who lost theirs together all come back. Any
+#: other refusal means that the session is gone.
+CROWDED = frozenset({Overloaded.code, BrokerFull.code})
 
 #: How long `close` waits for the broker to take in what was sent, and to answer the goodbye.
 CLOSE_TIMEOUT_S = 5.0
@@ -77,8 +98,11 @@ class End(Protocol):
 class Channel(Protocol):
     """A reliable, ordered way to one broker."""
 
-    async def open(self, end: End) -> None:
-        """Reach the broker. Raises Unreachable, or the reason that the broker gives."""
+    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
+        """Reach the broker within that time, with `retry` by several attempts.
+
+        Raises Unreachable, or the broker's refusal.
+        """
         ...
 
     def send(self, message: AnyMessage) -> None:
@@ -174,15 +198,30 @@ class TcpChannel:
 
     # --- the client's side ---
 
-    async def open(self, end: End) -> None:
+    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
+        last = _LastFailure(TimeoutError("no hello"))
         try:
-            await self._dial_patiently()
+            async with asyncio.timeout(timeout_s) as limit:
+                if retry:
+                    await self._keep_dialling(last, PASSING)
+                else:
+                    await self._dial(timeout_s)
         except OSError as error:
+            if limit.expired():
+                raise self._not_reached(last.error, timeout_s) from None
             raise Unreachable(f"no broker at {self._address}: {_reason(error)}") from None
         if self._error is None:
             self._tick()
+
+    def _not_reached(self, last: Exception | None, tried_s: float) -> OverlayError:
+        """What to raise after attempts of which the last has failed like this."""
+        if isinstance(last, OverlayError) and not isinstance(last, OSError):
+            # There is a broker, and it has said more than that.
+            return from_code(last.code, f"{last}; tried for {tried_s:g} s")
+        why = f": {_reason(last)}" if last is not None else ""
+        return Unreachable(f"no broker at {self._address} within {tried_s:g} s{why}")
 
     def send(self, message: AnyMessage) -> None:
         link = self._link
@@ -278,37 +317,43 @@ class TcpChannel:
 
     # --- connections ---
 
-    async def _dial(self) -> Opening:
+    async def _dial(self, timeout_s: float) -> Opening:
         """Connect and exchange hellos.
 
         Raises OSError, or the error that the broker refuses the client with.
         """
         connection = _Connection(self)
         try:
-            await self._loop.create_connection(lambda: connection, *self._address)
-            hello = self._link.hello(self._role, self._name, self._secret)
-            connection.write(pack(hello))
-            return await connection.opening
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._loop.create_connection(lambda: connection, *self._address)
+                hello = self._link.hello(self._role, self._name, self._secret)
+                connection.write(pack(hello))
+                return await connection.opening
+        except TimeoutError:
+            connection.abort()
+            if not limit.expired():
+                raise  # The system's own.
+            raise TimeoutError(f"no hello within {timeout_s:g} s") from None
         except BaseException:
             connection.abort()
             raise
 
-    async def _dial_patiently(self) -> None:
-        """Connect for the first time; again and again while too many others connect as well.
+    async def _keep_dialling(self, last: _LastFailure, passing: frozenset[str]) -> Opening:
+        """Dial until the broker lets the client in; the caller sets the time limit.
 
-        Raises as `_dial` does.
+        `last` is told why each attempt failed. Raises the broker's refusal, unless its code is
+        one that may pass.
         """
-        deadline = self._loop.time() + self._reconnect_s
         pause_s = REDIAL_S
         while True:
             try:
-                await self._dial()
-                return
-            except BrokerFull:
-                raise
-            except Overloaded:
-                if self._loop.time() + pause_s > deadline:
+                return await self._dial(DIAL_TIMEOUT_S)
+            except OverlayError as error:  # Before OSError: some are that as well.
+                if error.code not in passing:
                     raise
+                last.error = error
+            except OSError as error:
+                last.error = error
             # At random, or those who were refused together would come back together.
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
@@ -356,26 +401,15 @@ class TcpChannel:
             self._fail(ConnectionLost(f"the connection to {self._address} broke{why}"))
 
     async def _redial(self, reason: Exception | None) -> None:
-        pause_s = REDIAL_S
+        last = _LastFailure(reason)
         try:
             async with asyncio.timeout(self._reconnect_s):
-                while True:
-                    try:
-                        opening = await self._dial()
-                        break
-                    except Overloaded as error:
-                        reason = error  # Those who have just lost their connections all come back.
-                    except OverlayError:
-                        raise  # A refusal is final, even one that is an OSError as well.
-                    except OSError as error:
-                        reason = error
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
+                opening = await self._keep_dialling(last, CROWDED)
         except OverlayError as error:
             self._fail(error)
             return
         except TimeoutError:
-            why = f" ({_reason(reason)})" if reason else ""
+            why = f" ({_reason(last.error)})" if last.error else ""
             self._fail(
                 ConnectionLost(
                     f"the broker at {self._address} has been away for {self._reconnect_s:g} s{why}"
@@ -429,8 +463,8 @@ class _Connection(asyncio.Protocol):
         self.opening: asyncio.Future[Opening] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # What it is a subclass of is the event loop's business: uvloop's is none of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -448,6 +482,8 @@ class _Connection(asyncio.Protocol):
             self._channel.received(self, frames)
 
     def connection_lost(self, reason: Exception | None) -> None:
+        # Writing to a closed transport does nothing in asyncio and raises in uvloop.
+        self._transport = None
         if not self.opening.done():
             self.opening.set_exception(
                 reason
@@ -457,8 +493,9 @@ class _Connection(asyncio.Protocol):
         self._channel.disconnected(self, reason)
 
     def write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
+        """Send this; nothing happens if the connection is gone."""
+        if self._transport is not None:
+            self._transport.write(data)
 
     def close(self) -> None:
         """End the connection after what has been written."""
@@ -487,6 +524,13 @@ class _Connection(asyncio.Protocol):
             self.close()
         else:
             self._channel.abort(error)
+
+
+class _LastFailure:
+    """Why the last of several attempts has failed."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
 
 
 def _meaning(goodbye: Goodbye) -> OverlayError:

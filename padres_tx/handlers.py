@@ -27,9 +27,10 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter, Value
+from padres_tx.errors import ClientError
 from padres_tx.handles import Part
 from padres_tx.session import Notification
-from padres_tx.transactions import Tx
+from padres_tx.transactions import NO_HANDLER, Tx
 
 #: What is called on a tcm: a function, or a coroutine function.
 Handler: TypeAlias = Callable[[Part, Notification], Awaitable[None] | None]
@@ -37,8 +38,6 @@ Handler: TypeAlias = Callable[[Part, Notification], Awaitable[None] | None]
 #: Handlers of one transaction at one client inside each other. More is an endless recursion of
 #: tcms, which is better told than run.
 NESTING_LIMIT = 16
-
-NO_HANDLER = "no handler for this tcm"
 
 #: In whose part the current code runs, for Table 2's calls, which name only the transaction.
 current_part: contextvars.ContextVar[Part | None] = contextvars.ContextVar(
@@ -72,7 +71,7 @@ class Handlers:
         self,
         client: str,
         finished: Callable[[Part, str], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[Part, Exception], None],
     ) -> None:
         self._client = client
         self._finished = finished
@@ -136,9 +135,20 @@ class Handlers:
             if inspect.isawaitable(awaitable):
                 await awaitable
             error = ""
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Something that the handler awaits was cancelled, not the handler.
+            failed = ClientError(f"a handler of {self._client} was cancelled from within")
+            failed.__cause__ = cancelled
+            self._failed(part, failed)
         except Exception as raised:  # The handler is the user's; the coordinator hears why.
             error = f"{type(raised).__name__}: {raised}"
-            self._failed(raised)
+            self._failed(part, raised)
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            raise  # It ends the program.
         finally:
             self._running = [run for run in self._running if run.part is not part]
             self._finished(part, error)

@@ -27,6 +27,7 @@ from overlay.messages import AnyMessage, Hop, client_hop
 from padres_tx.aio import (
     QUEUE_MESSAGES,
     Client,
+    OnClose,
     OnError,
     Operator,
     unique_name,
@@ -60,7 +61,7 @@ class LocalChannel:
 
     # --- the client's side (padres_tx.channel.Channel) ---
 
-    async def open(self, end: End) -> None:
+    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
         self._attachment = self._overlay.attach(self._broker, self._hop, self)
@@ -133,6 +134,7 @@ class InProcessOverlay:
         *,
         at: str | None = None,
         on_error: OnError | None = None,
+        on_close: sync.OnClose | None = None,
         queue_messages: int = QUEUE_MESSAGES,
     ) -> sync.Client:
         """A blocking client, connected to the broker `at`.
@@ -145,7 +147,8 @@ class InProcessOverlay:
         from padres_tx import sync
 
         client = sync.Client(
-            self.connect_async(name, at=at, on_error=on_error, queue_messages=queue_messages)
+            self.connect_async(name, at=at, on_error=on_error, queue_messages=queue_messages),
+            on_close=on_close,
         )
         self._blocking.append(client)
         return client
@@ -156,12 +159,15 @@ class InProcessOverlay:
         *,
         at: str | None = None,
         on_error: OnError | None = None,
+        on_close: OnClose | None = None,
         queue_messages: int = QUEUE_MESSAGES,
     ) -> Connecting[Client]:
         """An asyncio client, to be awaited or entered with `async with`, as `padres_tx.connect`."""
         session = Session(unique_name("client") if name is None else name)
         channel = LocalChannel(self.core, self._broker(session.name, at), client_hop(session.name))
-        client = Client(session, channel, on_error=on_error, queue_messages=queue_messages)
+        client = Client(
+            session, channel, on_error=on_error, on_close=on_close, queue_messages=queue_messages
+        )
         return Connecting(client, CONNECT_TIMEOUT_S)
 
     def operator_async(self, *, at: str | None = None) -> Connecting[Operator]:

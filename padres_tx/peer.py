@@ -4,12 +4,15 @@ A peer sits between a session, which makes the messages, and a channel, which ca
 for answers and for room, and sees to it that nobody waits for ever: when the channel is lost or
 the peer closed, everybody who waits is told why.
 
+A peer belongs to the event loop in which it was connected; a call from another one is refused.
+
 It knows nothing of notifications; those are `padres_tx.aio`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -18,7 +21,7 @@ from overlay.errors import OverlayError, ProtocolError, from_code
 from overlay.frames import FrameTooLarge
 from overlay.messages import AnyMessage, Inspect, Join, Operation
 from padres_tx.channel import Channel
-from padres_tx.errors import CallTimeout, ClientClosed, ClientError, Unreachable
+from padres_tx.errors import CallTimeout, ClientClosed, ClientError
 from padres_tx.session import PENDING_LIMIT, Answered, Event, Say, Session
 
 #: An operation has to cross the whole tree, over links that may just be coming back; an overlay
@@ -31,9 +34,10 @@ P = TypeVar("P", bound="Peer")
 class Connecting(Generic[P]):
     """A connection about to be made: await it, or enter it with `async with`."""
 
-    def __init__(self, peer: P, timeout_s: float) -> None:
+    def __init__(self, peer: P, timeout_s: float, *, retry: bool = True) -> None:
         self._peer = peer
         self._timeout_s = timeout_s
+        self._retry = retry
 
     def __await__(self) -> Generator[Any, None, P]:
         return self._open().__await__()
@@ -50,7 +54,7 @@ class Connecting(Generic[P]):
         await self._peer.__aexit__(kind, error, trace)
 
     async def _open(self) -> P:
-        await self._peer.open(self._timeout_s)
+        await self._peer.open(self._timeout_s, retry=self._retry)
         return self._peer
 
 
@@ -64,6 +68,9 @@ class Peer:
         #: Why no more calls are possible.
         self._error: OverlayError | None = None
         self._opened = self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: How many calls wait for something, and so hear of the end.
+        self._waiters = 0
         #: Pulsed (set and cleared) whenever something has changed that somebody may wait for.
         self._news = asyncio.Event()
 
@@ -80,20 +87,27 @@ class Peer:
         state = "open" if self._opened and not self.closed else "closed"
         return f"<{type(self).__name__} {self.name}, {state}>"
 
-    async def open(self, timeout_s: float) -> None:
+    def __del__(self) -> None:
+        if self._opened and self._error is None:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
+
+    async def open(self, timeout_s: float, *, retry: bool = True) -> None:
+        """Reach the broker; with `retry` by several attempts, as long as time is left."""
         if self._opened:
             raise ClientError(f"{self.name} has been connected already; connect anew instead")
         self._opened = True
+        self._loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._channel.open(self)
-        except TimeoutError:
-            late = Unreachable(f"no broker has answered {self.name} within {timeout_s:g} s")
-            self._channel.abort(late)
-            raise late from None
+            await self._channel.open(self, timeout_s, retry=retry)
         except BaseException as error:
-            self._channel.abort(ClientClosed(f"{self.name} gave up: {type(error).__name__}"))
+            self._give_up(error)
             raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """The peer could not be connected, or nobody waits for it any more."""
+        gave_up = ClientClosed(f"{self.name} gave up: {type(error).__name__}")
+        self._channel.abort(gave_up)
+        self._end(gave_up)
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,6 +132,7 @@ class Peer:
         """
         if self._closed:
             return
+        self._check_loop()
         self._closed = True
         self._end(ClientClosed(f"{self.name} has been closed"))
         await self._channel.close()
@@ -191,10 +206,28 @@ class Peer:
             self._check()
             if not self._channel.full and self._session.pending < PENDING_LIMIT:
                 return
+            await self._wait_news()
+
+    async def _wait_news(self) -> None:
+        """Wait until something has changed."""
+        self._check_loop()
+        self._waiters += 1
+        try:
             await self._news.wait()
+        finally:
+            self._waiters -= 1
+
+    def _check_loop(self) -> None:
+        """Raises ClientError in another event loop than the one the peer was connected in."""
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise ClientError(
+                f"{self.name} was connected in another event loop and can only be used there; "
+                "for use from several threads there is padres_tx.sync"
+            )
 
     def _check(self) -> None:
         assert self._opened, f"{self.name} is not connected yet: await it, or use async with"
+        self._check_loop()
         if self._error is not None:
             raise again(self._error)
 

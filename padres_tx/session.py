@@ -102,8 +102,12 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A publication of this client went nowhere; there is no call left that could raise it."""
+    """A publication of this client went nowhere; there is no call left that could raise it.
 
+    An engine without a half at brokers says the same of an operation in somebody's transaction.
+    """
+
+    #: The publication's number; 0 for an operation.
     seq: int
     error: OverlayError
 

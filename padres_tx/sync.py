@@ -7,10 +7,12 @@
 
 The asyncio client does the work, in an event loop on one background thread that all blocking
 clients of the process share; it starts with the first client and ends with the last. No program
-code runs there: callbacks run on a thread of their client, one after the other, and may use the
-client themselves. All methods can be called from any thread; calls that block can be interrupted
-(Ctrl-C), which cancels them as in `padres_tx.aio`. Clients that are still open when the
-interpreter exits are closed, so that what they published is not lost.
+code runs there, apart from `on_error`: callbacks run on a thread of their client, one after the
+other, and may use the client themselves. What they raise is logged, as in `padres_tx.aio`; that
+includes SystemExit, which ends a program only in its main thread. All methods can be called from
+any thread; calls that block can be interrupted (Ctrl-C), which cancels them as in `padres_tx.aio`.
+Clients that are still open when the interpreter exits are closed, so that what they published is
+not lost.
 """
 
 from __future__ import annotations
@@ -31,17 +33,21 @@ import msgspec
 
 from overlay.errors import OverlayError
 from padres_tx import aio
-from padres_tx.aio import OnError
+from padres_tx.aio import OnError, logger
+from padres_tx.aio_tx import check_callable
 from padres_tx.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
 from padres_tx.errors import CallTimeout, ClientClosed
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting
 from padres_tx.session import FilterLike, Notification, PointLike
-from padres_tx.sync_tx import Transacting, call_in_loop
+from padres_tx.sync_tx import Transacting, call_in_loop, contained
 
 T = TypeVar("T")
 
 #: Called with a notification, on the client's callback thread.
 Callback: TypeAlias = Callable[[Notification], None]
+
+#: Called at the end of a client, with the reason, or with None after its own `close`.
+OnClose: TypeAlias = Callable[[OverlayError | None], None]
 
 #: Notifications that cross from the loop's thread at once: the crossing costs as much as a hundred
 #: of them do.
@@ -57,13 +63,16 @@ def connect(
     name: str | None = None,
     secret: str | None = None,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    retry: bool = True,
     reconnect_s: float = RECONNECT_S,
     on_error: OnError | None = None,
+    on_close: OnClose | None = None,
 ) -> Client:
     """A client of the broker at "host:port", connected; `close` it, or use it with `with`.
 
     Raises as `padres_tx.connect` does. `on_error` is called on the background thread and must not
-    call the client.
+    call the client. `on_close` is called on the thread of the callbacks, or on the one that calls
+    `close`.
     """
     return Client(
         aio.connect(
@@ -71,29 +80,41 @@ def connect(
             name=name,
             secret=secret,
             connect_timeout_s=connect_timeout_s,
+            retry=retry,
             reconnect_s=reconnect_s,
             on_error=on_error,
-        )
+        ),
+        on_close=on_close,
     )
 
 
 class Client(Transacting):
     """A client of the overlay, for blocking code; see `padres_tx.aio.Client` for what calls do."""
 
-    def __init__(self, connecting: Connecting[aio.Client]) -> None:
+    def __init__(
+        self, connecting: Connecting[aio.Client], *, on_close: OnClose | None = None
+    ) -> None:
         super().__init__()
-        self._background = _Background.enter(self)
-        try:
-            self._client = self._background.run(_opened(connecting))
-        except BaseException:
-            self._background.leave(self)
-            raise
+        check_callable("on_close", on_close)
+        self._on_close = on_close
         # Taken from the asyncio client, and not yet given out.
         self._batch: deque[Notification] = deque()
         self._reading = threading.Lock()
         self._caller: concurrent.futures.ThreadPoolExecutor | None = None
         self._closing = threading.Lock()
         self._closed = False
+        self._background = _Background.enter(self)
+        try:
+            self._client = self._background.run(self._opened(connecting))
+        except BaseException:
+            self._background.leave(self)
+            raise
+
+    async def _opened(self, connecting: Connecting[aio.Client]) -> aio.Client:
+        self._client = await connecting
+        # In the same turn of the loop: before the client can end.
+        self._client._on_close = self._relay(self._on_close)
+        return self._client
 
     @property
     def name(self) -> str:
@@ -126,7 +147,8 @@ class Client(Transacting):
     def close(self) -> None:
         """Leave, when the broker has everything that was published. Closing twice is fine.
 
-        A callback that is running is not waited for.
+        A callback that is running is not waited for. `on_close` is called before this returns, on
+        the same thread.
 
         Raises as `padres_tx.aio.Client.close` does.
         """
@@ -137,15 +159,29 @@ class Client(Transacting):
         if not self._background.running:
             return  # In a forked child: the client is the parent's.
         try:
-            self._background.run(self._client.close())
+            self._background.run(self._client._leave())
         finally:
             # What has arrived can still be read, but not from a loop that may end now.
             with self._reading:
                 self._batch.extend(self._background.run(_rest(self._client)))
+            on_close = self._background.run(call_in_loop(self._client._take_on_close))
             if self._caller is not None:
-                self._caller.shutdown(wait=False, cancel_futures=True)
+                # A lost connection may just be told to `on_close` there.
+                told = self._on_close is not None and on_close is None
+                self._caller.shutdown(wait=False, cancel_futures=not told)
             self._end_threads()
             self._background.leave(self)
+            if on_close is not None:
+                self._tell_end()
+        self._client._raise_refused()
+
+    def _tell_end(self) -> None:
+        """Call `on_close` on this thread: that of the callbacks may be the one that closes."""
+        if self._on_close is not None:
+            try:
+                self._on_close(self._client._reason())
+            except Exception as error:
+                logger.error("on_close of client %s failed", self.name, exc_info=error)
 
     # --- operations and publications ---
 
@@ -186,7 +222,7 @@ class Client(Transacting):
 
         Ends when the client is closed, or when nothing has come for `timeout_s` seconds.
 
-        Raises ConnectionLost, SlowReader, and errors that no call has raised yet.
+        Raises ConnectionLost, SlowReader.
         """
         while True:
             try:
@@ -226,6 +262,7 @@ class Client(Transacting):
         return self._background.run(call)
 
     def _relay(self, callback: Callable[[Any], None] | None) -> _Relay | None:
+        check_callable("callback", callback)
         return None if callback is None else _Relay(self._callback_thread(), callback)
 
     def _callback_thread(self) -> concurrent.futures.ThreadPoolExecutor:
@@ -248,11 +285,14 @@ class _Relay:
 
     async def __call__(self, argument: Any) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._callback, argument)
+        await loop.run_in_executor(self._thread, contained, self._callback, argument)
 
     def __eq__(self, other: object) -> bool:
         # Subscribing twice with one callback calls it once.
         return isinstance(other, _Relay) and self._callback == other._callback
+
+    def __repr__(self) -> str:
+        return getattr(self._callback, "__qualname__", None) or repr(self._callback)
 
 
 async def _rest(client: aio.Client) -> list[Notification]:
@@ -262,10 +302,6 @@ async def _rest(client: aio.Client) -> list[Notification]:
         while True:
             rest += await client.take(BATCH, timeout_s=0)
     return rest
-
-
-async def _opened(connecting: Connecting[aio.Client]) -> aio.Client:
-    return await connecting
 
 
 class _Background:
@@ -346,13 +382,19 @@ def _close_all() -> None:
     if background is None or not background.running:
         return
 
-    async def close(clients: list[aio.Client]) -> list[BaseException | None]:
-        closing = (client.close() for client in clients)
-        return await asyncio.gather(*closing, return_exceptions=True)
+    untold: list[Client] = []
+
+    async def close(clients: list[Client]) -> list[BaseException | None]:
+        closing = (client._client._leave() for client in clients)
+        errors = await asyncio.gather(*closing, return_exceptions=True)
+        untold.extend(client for client in clients if client._client._take_on_close())
+        return errors
 
     with contextlib.suppress(concurrent.futures.TimeoutError, RuntimeError):
-        still_open = [client._client for client in background._clients]
+        still_open = list(background._clients)
         future = asyncio.run_coroutine_threadsafe(close(still_open), background._loop)
         for error in future.result(CLOSE_TIMEOUT_S + JOIN_S):
             if error is not None:
                 print(f"padres_tx: {error}", file=sys.stderr)
+        for client in untold:
+            client._tell_end()

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 import msgspec
 
 from padres_tx import aio, handles
+from padres_tx.aio_tx import check_callable
+from padres_tx.errors import ClientError
 from padres_tx.handles import Awaited, Wait
 from padres_tx.session import FilterLike, Notification, PointLike
 from padres_tx.static import Op, Ops
@@ -295,6 +297,8 @@ class Transacting(ABC):
     def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
         """Call `handler(tx, notification)` on tcms that match the filter, or on all with None."""
 
+        check_callable("handler", handler)
+
         async def act(part: handles.Part, notification: Notification) -> None:
             assert handler is not None
             thread = self._acting_thread(self._depth)
@@ -303,7 +307,7 @@ class Transacting(ABC):
             self._depth += 1
             try:
                 await asyncio.get_running_loop().run_in_executor(
-                    thread, run, handler, Acting(self, part), notification
+                    thread, run, contained, handler, Acting(self, part), notification
                 )
             finally:
                 self._depth -= 1
@@ -408,6 +412,23 @@ def _operations(after: After) -> list[Op] | None:
     if after is None:
         return None
     return [one.op if isinstance(one, Doing) else one for one in after]
+
+
+def contained(function: Callable[..., None], *args: Any) -> None:
+    """Call a function of the program's on a thread of ours, so that it raises nothing but errors.
+
+    Raises ClientError for what would end the event loop of all blocking clients (SystemExit), or
+    what a future cannot carry (StopIteration).
+    """
+    try:
+        function(*args)
+    except StopIteration as error:
+        raise ClientError(f"{function!r} raised StopIteration") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        name = type(error).__name__
+        raise ClientError(f"{function!r} raised {name}, which ends only a main thread") from error
 
 
 async def call_in_loop(function: Callable[..., T], *args: Any, **more: Any) -> T:

@@ -76,6 +76,9 @@ ENDED_LIMIT = 1024
 #: Characters of a reason that travel: it is read by people, in one line.
 REASON_LIMIT = 500
 
+#: Why a client without a handler for a tcm aborts its transaction.
+NO_HANDLER = "no handler for this tcm"
+
 #: A plain publication with this attribute is a tcm of an engine without a half at brokers; its
 #: value names the engine and the transaction. Filters that do not name it are not disturbed.
 TCM_MARK = "$tcm"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-#: Where the secret is looked for if no option says otherwise.
-SECRET_ENV = "PADRES_TX_SECRET"
+from padres_tx.environment import SECRET_ENV
 
 
 class InputError(click.ClickException):

@@ -7,7 +7,6 @@ listed here is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,13 +50,6 @@ def say(text: str) -> None:
     # Nobody may be there any more; an overlay does not end for that.
     with contextlib.suppress(BrokenPipeError):
         click.echo(text, err=True)
-
-
-def secret() -> str | None:
-    """The overlay's secret, from the environment."""
-    from padres_tx.survey import SECRET_ENV
-
-    return os.environ.get(SECRET_ENV)
 
 
 # --- finding a broker ---

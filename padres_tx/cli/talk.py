@@ -24,7 +24,6 @@ from padres_tx.cli.common import (
     find_place,
     place_options,
     say,
-    secret,
 )
 from padres_tx.session import Notification
 
@@ -85,7 +84,7 @@ async def _sub(
 ) -> None:
     line = _json_line if as_json else _human_line
     seen = 0
-    async with connect(place.address, name=_name(name, "sub"), secret=secret()) as client:
+    async with connect(place.address, name=_name(name, "sub"), retry=False) as client:
         await client.subscribe(box)
         say(f"{client.name} at {place.label} is subscribed to {format_filter(box)}; Ctrl-C ends it")
         try:
@@ -165,7 +164,7 @@ def pub(
     place = find_place(overlay, broker, at)
 
     async def publish() -> None:
-        async with connect(place.address, name=_name(client, "pub"), secret=secret()) as publisher:
+        async with connect(place.address, name=_name(client, "pub"), retry=False) as publisher:
             await publisher.advertise(Filter(point))
             await publisher.publish(point, content)
         say(f"{publisher.name} has published {format_publication(point)} at {place.label}")
@@ -209,7 +208,7 @@ def adv(
     place = find_place(overlay, broker, at)
 
     async def hold() -> None:
-        async with connect(place.address, name=_name(client, "adv"), secret=secret()) as holder:
+        async with connect(place.address, name=_name(client, "adv"), retry=False) as holder:
             await holder.advertise(box)
             say(f"{holder.name} at {place.label} advertises {format_filter(box)}; Ctrl-C ends it")
             await holder.wait_closed()

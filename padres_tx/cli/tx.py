@@ -23,7 +23,7 @@ from rich.text import Text
 from overlay.errors import OperationError, OverlayError, ProtocolError
 from padres_tx import engines
 from padres_tx.aio import Operator, operator
-from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say, secret
+from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
 from padres_tx.survey import ANSWER_S
 
 #: How long an abort may take to reach every broker: a message or two over each link, and more only
@@ -218,7 +218,7 @@ async def _ask_all(places: Mapping[str, str]) -> dict[str, list[Line] | str]:
 
     async def ask(name: str, at: str) -> list[Line] | str:
         try:
-            async with asyncio.timeout(ANSWER_S), operator(at, secret=secret()) as broker:
+            async with asyncio.timeout(ANSWER_S), operator(at, retry=False) as broker:
                 return [
                     msgspec.structs.replace(line, broker=name)
                     for engine in names
@@ -245,7 +245,7 @@ async def _lines(broker: Operator, engine: str) -> list[Line]:
 
 
 async def _abort(at: str, line: Line) -> None:
-    async with operator(at, secret=secret()) as broker:
+    async with operator(at, retry=False) as broker:
         try:
             await broker.inspect(line.engine, f"abort {line.tx}", timeout_s=ANSWER_S)
         except OperationError as error:

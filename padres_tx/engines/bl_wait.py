@@ -22,6 +22,7 @@ from padres_tx.seats import Seat
 from padres_tx.session import Event, Notification, Refused
 from padres_tx.static import Op
 from padres_tx.transactions import (
+    NO_HANDLER,
     TCM_MARK,
     Applied,
     Did,
@@ -59,8 +60,10 @@ class WaitTx(Tx):
         self.wait_s = WAIT_S
         self.pausing = False
         self.queue: deque[Queued] = deque()
-        #: Why one of the operations was refused.
+        #: Why one of the operations was refused, or what a handler has raised.
         self.failure: OverlayError | None = None
+        #: Whether the client knows of that already: it has seen its handler raise.
+        self.failure_known = False
         self.calls = 0
 
 
@@ -142,8 +145,9 @@ class BlWait(Seat):
 
     def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
         assert isinstance(tx, WaitTx)
-        if error:
-            tx.failure = tx.failure or TransactionError(f"{tx.name}: {error}")
+        if error and tx.failure is None:
+            tx.failure = TransactionError(f"{tx.name}: {error}")
+            tx.failure_known = error != NO_HANDLER
         return self._over(tx)
 
     # --- plain messages ---
@@ -201,8 +205,9 @@ class BlWait(Seat):
         if tx.failure is None:
             ended = self.transactions.end(tx, True, reason=UNSURE)
             return [*ended, Applied(tx.name), Drained(tx.name)]
-        # The coordinator learns it from the commit; who only takes part has nobody to tell.
-        report: list[Event] = [] if tx.coordinator else [Refused(0, tx.failure)]
+        # The coordinator learns it from the commit; who only takes part has no call to raise it.
+        known = tx.coordinator or tx.failure_known
+        report: list[Event] = [] if known else [Refused(0, tx.failure)]
         reason = f"{tx.failure}; what was sent stays"
         return [*report, *self.transactions.end(tx, False, tx.failure.code, reason)]
 

@@ -15,7 +15,7 @@ import click
 import padres_tx
 from overlay.notation import format_publication
 from padres_tx import Client, Notification, engines
-from padres_tx.cli.common import failure_of, secret
+from padres_tx.cli.common import failure_of
 from padres_tx.state import Registry
 
 #: Each client closes with this, so that all know when everything has come.
@@ -79,6 +79,6 @@ async def _tell(
         clients: list[Any] = []
         for at, name in enumerate(names):
             place = addresses[at % len(addresses)]
-            connecting = padres_tx.connect(place, name=name, secret=secret())
+            connecting = padres_tx.connect(place, name=name, retry=False)
             clients.append(await stack.enter_async_context(connecting))
         return await story(*clients, engine=engine)

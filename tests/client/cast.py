@@ -46,7 +46,7 @@ class ByHand:
         self.waiting = 0
         self.closed = False
 
-    async def open(self, end: Client) -> None:
+    async def open(self, end: Client, timeout_s: float, *, retry: bool) -> None:
         self.end = end
 
     def send(self, message: object) -> None:

@@ -262,17 +262,6 @@ def test_a_bad_name_or_broker_raises_before_anything_else() -> None:
 
 
 @asynchronous
-async def test_a_refused_publication_raises_at_the_next_call() -> None:
-    async with alone() as (a1, _):
-        a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
-        a1.receive(PubRefused(8, "not-advertised", "nor that"))
-        with pytest.raises(NotAdvertised, match="has not advertised that") as caught:
-            await a1.next()
-        assert caught.value.__notes__ == ["1 more errors followed that nobody has seen"]
-        assert await received(a1) == []
-
-
-@asynchronous
 async def test_on_error_gets_what_no_call_can_raise() -> None:
     errors: list[Exception] = []
     overlay = InProcessOverlay("one")
@@ -290,29 +279,6 @@ async def test_on_error_gets_what_no_call_can_raise() -> None:
             await asyncio.sleep(0)
         assert isinstance(errors[0], NotAdvertised)
         assert errors[1] is mistake
-
-
-@asynchronous
-async def test_a_callbacks_exception_wakes_the_iterator_or_is_raised_by_close() -> None:
-    async with cast() as (a1, e):
-
-        def fails(n: Notification) -> None:
-            raise TimeoutError(f"for {n['x']}")
-
-        await a1.subscribe(P1, fails)
-        iterating = asyncio.create_task(a1.next(timeout_s=30))
-        await e.publish(X1)
-        with pytest.raises(TimeoutError, match="for x1"):
-            await iterating
-        waiting = asyncio.create_task(a1.wait_closed())
-        await e.publish(X1)
-        with pytest.raises(TimeoutError, match="for x1"):
-            await waiting
-        await e.publish({"class": "p1", "x": "x2"})
-        while a1._unraised is None:
-            await asyncio.sleep(0)
-        with pytest.raises(TimeoutError, match="for x2"):
-            await a1.close()
 
 
 @asynchronous

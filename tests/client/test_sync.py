@@ -58,7 +58,7 @@ def test_errors_raise_at_the_call(overlay: InProcessOverlay) -> None:
     with pytest.raises(padres_tx.BadAddress):
         padres_tx.sync.connect("nowhere")
     with pytest.raises(padres_tx.Unreachable):
-        padres_tx.sync.connect("127.0.0.1:1", connect_timeout_s=5)
+        padres_tx.sync.connect("127.0.0.1:1", connect_timeout_s=0.2)
 
 
 def test_callbacks_run_in_order_on_their_own_thread_and_may_use_the_client(
@@ -85,22 +85,6 @@ def test_callbacks_run_in_order_on_their_own_thread_and_may_use_the_client(
     a1.unsubscribe(P1)
     e.publish(X1)
     assert seen.empty()
-
-
-def test_an_error_in_a_callback_is_raised_by_the_next_call(overlay: InProcessOverlay) -> None:
-    a1 = overlay.connect("A1")
-    a1.advertise(P1)
-    called = threading.Event()
-
-    def fails(n: Notification) -> None:
-        called.set()
-        raise RuntimeError("in the callback")
-
-    a1.subscribe(P1, fails)
-    a1.publish(P1)
-    called.wait(30)
-    with pytest.raises(RuntimeError, match="in the callback"):
-        a1.next(timeout_s=30)
 
 
 def test_a_callback_may_close_its_client(overlay: InProcessOverlay) -> None:

@@ -131,7 +131,7 @@ class BrokerByHand:
         self.waiting = 0
         self.answer: Callable[[Any], list[Any]] = lambda message: []
 
-    async def open(self, end: Client) -> None:
+    async def open(self, end: Client, timeout_s: float, *, retry: bool) -> None:
         self.end = end
 
     def send(self, message: object) -> None:

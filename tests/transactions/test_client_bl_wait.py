@@ -14,7 +14,17 @@ from padres_tx.engines.bl_wait import UNSURE, WAIT_S
 from padres_tx.errors import BadTransaction, ClientClosed, TransactionAborted, TransactionError
 from padres_tx.handles import Part
 from padres_tx.session import Answered, Event, Notification, Refused
-from padres_tx.transactions import TCM_MARK, Applied, Called, Decided, Did, Drained, Utter, Wake
+from padres_tx.transactions import (
+    NO_HANDLER,
+    TCM_MARK,
+    Applied,
+    Called,
+    Decided,
+    Did,
+    Drained,
+    Utter,
+    Wake,
+)
 from tests.transactions.client_cast import P1, X1, asynchronous, cast, quiet, start, tables
 from tests.transactions.test_client_pure import Half
 
@@ -150,9 +160,17 @@ def test_who_takes_part_has_nobody_to_tell_of_an_error() -> None:
     half = Half("D")
     events = half.transactions.notified(marked())
     assert events is not None and isinstance(events[0], Called)
-    refused, decided = half.transactions.finish(events[0].tx, events[0].frame, "no room")
-    assert isinstance(refused, Refused) and str(refused.error) == "E:9: no room"
+    refused, decided = half.transactions.finish(events[0].tx, events[0].frame, NO_HANDLER)
+    assert isinstance(refused, Refused) and str(refused.error) == f"E:9: {NO_HANDLER}"
     assert isinstance(decided, Decided) and not decided.result.committed
+
+
+def test_what_a_handler_raises_is_known_to_its_client() -> None:
+    half = Half("D")
+    events = half.transactions.notified(marked())
+    assert events is not None and isinstance(events[0], Called)
+    (decided,) = half.transactions.finish(events[0].tx, events[0].frame, "no room")
+    assert isinstance(decided, Decided) and decided.result.reason.startswith("E:9: no room")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +228,10 @@ async def test_a_block_that_raises_leaves_what_was_sent() -> None:
 
 
 @asynchronous
-async def test_a_handlers_error_is_raised_where_it_happened() -> None:
+async def test_a_handlers_error_is_reported_where_it_happened_once() -> None:
     async with cast() as (_, e, d, _):
+        errors: list[Exception] = []
+        d.on_error = errors.append
 
         def refuse(tx: Part, notification: Notification) -> None:
             raise ValueError("no room")
@@ -220,8 +240,18 @@ async def test_a_handlers_error_is_raised_where_it_happened() -> None:
         async with e.transaction("bl-wait") as tx:
             tx.tcm({**X1, "n": 0})
         await quiet(d)
-        with pytest.raises(TransactionError, match=r"E:\d+: ValueError: no room"):
-            await d.subscribe(P1)
+        assert [str(error) for error in errors] == ["no room"]
+
+
+@asynchronous
+async def test_a_receiver_without_a_handler_hears_of_it() -> None:
+    async with cast() as (_, e, d, _):
+        d.on_tcm(P1, None)
+        async with e.transaction("bl-wait") as tx:
+            tx.tcm({**X1, "n": 0})
+        await quiet(d)
+        with pytest.raises(TransactionError, match=r"E:\d+: no handler for this tcm"):
+            await d.close()
 
 
 @asynchronous
