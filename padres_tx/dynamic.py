@@ -66,9 +66,11 @@ from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from padres_tx import inspection
 from padres_tx.admission import Conflict
+from padres_tx.between import Between
 from padres_tx.compensation import Undo, reserved_by_others
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import Acked, Between, Decide, Decided, Doom, Init, Op, codec
+from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Init, Op, codec
+from padres_tx.outcomes import REUSED
 from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,
@@ -84,6 +86,7 @@ from padres_tx.wire import (
     Operated,
     Tcm,
     TxID,
+    parse_tx,
     tx_text,
 )
 
@@ -104,9 +107,6 @@ DELIVERIES_LIMIT_BYTES = OUTBOX_BYTES // 2
 
 #: The largest age that is believed: what brokers count on from it has to fit on the wire.
 AGE_LIMIT = 1 << 62
-
-#: Why a transaction cannot begin: an earlier client of that name has given the same number.
-REUSED = "brokers still know an earlier transaction of this name"
 
 
 class Dynamic(TwoPhaseCommit):
@@ -167,14 +167,15 @@ class Dynamic(TwoPhaseCommit):
 
     def wake(self, key: str, now: float) -> list[Effect]:
         """A deadline has passed."""
-        client, _, number = key.rpartition(":")
-        tx = self.txs.get((client, int(number)))
+        tx_id = parse_tx(key)
+        tx = self.txs.get(tx_id) if tx_id is not None else None
         if tx is None or not tx.open:
             return []
         return self.doom(tx, "deadline", f"not decided by its deadline: {self.waits_for(tx)}", now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         hop = client_hop(client)
+        self.questions.client_left(client)
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             if not tx.open:
@@ -192,16 +193,15 @@ class Dynamic(TwoPhaseCommit):
         """A neighbour has lost its memory: what is not decided is aborted.
 
         A broker that dies takes its part of undecided transactions with it. The side of the
-        coordinator decides; a side that is cut off from it aborts on its own, which can differ
-        from a commit that was decided in just that moment: brokers are not durable yet.
+        coordinator decides; what becomes of a side that is cut off from it, `cut_off` says.
         """
-        effects: list[Effect] = []
+        effects = self.questions.link_reset(neighbour, now)
         for tx in list(self.txs.values()):
             reason = f"broker {neighbour} was restarted"
             if tx.upstream == neighbour:
                 tx.orphan = True
                 if tx.open:
-                    effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+                    effects += self.cut_off(tx, reason, now)
                 else:
                     effects += self._acknowledge(tx, now)
             elif tx.open:
@@ -209,6 +209,17 @@ class Dynamic(TwoPhaseCommit):
             elif neighbour in tx.awaited:
                 effects += self._decided(neighbour, Decided(tx.id), now)
         return effects
+
+    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+        """The neighbour towards the coordinator has lost its memory of an open transaction.
+
+        This side aborts it. If it had voted yes, the coordinator's edge broker may have decided to
+        commit just then. To ask it, as D-TX-NI does, would not be enough for versioned tables: the
+        restarted neighbour was told what counted at that moment, and a later commit would have to
+        be told to it as plain operations. That is left to durable brokers.
+        """
+        tx.alone = tx.voted and tx.verdict == YES
+        return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return False
@@ -229,7 +240,10 @@ class Dynamic(TwoPhaseCommit):
         return inspection.answer(
             argument,
             self.txs.values(),
+            self.ended,
+            engine=self.name,
             broker=self.broker.name,
+            now=now,
             describe=lambda tx: self.describe(tx, now),
             abort=lambda tx, code, reason: self.doom(tx, code, reason, now),
         )
@@ -261,7 +275,7 @@ class Dynamic(TwoPhaseCommit):
         known = self.txs.get(begin.tx)
         if begin.tx[0] != source[1:] or (known is not None and known.open):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
-        if known is not None:
+        if known is not None or self.ended.get(begin.tx, now) is not None:
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
         if reason := self._impossible(source, begin):
             return [self.tell(source, Ended(begin.tx, False, "refused", reason))]
@@ -318,7 +332,7 @@ class Dynamic(TwoPhaseCommit):
         number = 0 if isinstance(message, Commit) else message.frame
         frame = tx.frames.get((source, number)) if tx is not None else None
         if tx is None or not tx.open or frame is None:
-            return [self.tell(source, self._stranger(source, message.tx, tx))]
+            return [self.tell(source, self._stranger(source, message, tx, now))]
         if len(frame.queue) >= FRAME_LIMIT:
             return self.doom(tx, "refused", f"{source[1:]} queues too many operations", now)
         frame.queue.append(message)
@@ -327,13 +341,22 @@ class Dynamic(TwoPhaseCommit):
     def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
         tx = self.txs.get(abort.tx)
         if tx is None or source not in tx.words:
-            return [self.tell(source, self._stranger(source, abort.tx, tx))]
+            return [self.tell(source, self._stranger(source, abort, tx, now))]
         return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
 
-    def _stranger(self, source: Hop, tx_id: TxID, tx: Tx | None) -> Ended:
-        name = tx_text(tx_id)
+    def _stranger(
+        self, source: Hop, message: Operate | Finish | Commit | Abort, tx: Tx | None, now: float
+    ) -> Ended:
+        """What a client is told that has nothing to say in a transaction, or not any more.
+
+        Its coordinator learns from a repeated Commit, or an Abort, how it has ended.
+        """
+        tx_id, name = message.tx, tx_text(message.tx)
         if tx is not None and tx.open:
             return Ended(tx_id, False, "foreign", f"{source[1:]} has no part in {name} to act in")
+        ended = self.ended.get(tx_id, now)
+        if ended is not None and tx_id[0] == source[1:] and isinstance(message, Commit | Abort):
+            return Ended(tx_id, ended.committed, ended.code, ended.reason)
         if tx is not None and source in tx.words:
             return Ended(tx_id, tx.status == "committed", "finished", f"{name} is {tx.status}")
         return Ended(tx_id, False, "unknown", f"there is no transaction {name}")

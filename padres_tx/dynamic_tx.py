@@ -85,6 +85,10 @@ class Tx:
         self.forgotten = False
         #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
         self.orphan = False
+        #: D-TX: whether this side has then ended it alone, after its yes.
+        self.alone = False
+        #: D-TX-NI: whether that neighbour waited for an acknowledgement: nobody has committed it.
+        self.owes = False
         self.footprint = Footprint()
         self.frames: dict[tuple[Hop, int], Frame] = {}
         #: What this broker has asked of others and of clients in it.

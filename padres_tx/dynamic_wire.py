@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import msgspec
-
 from overlay.codec import StructCodec
 from overlay.messages import Operation, Pub
+from padres_tx.between import Answer, Ask, Between
 from padres_tx.wire import FromClient, TxID
-
-
-class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what brokers say about a dynamic transaction."""
 
 
 class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
@@ -85,7 +80,19 @@ class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
 
 
 AnyBetween: TypeAlias = (
-    Init | Op | Acked | Prepare | Vote | Decide | Decided | Forget | Doom | Fence | Fenced
+    Init
+    | Op
+    | Acked
+    | Prepare
+    | Vote
+    | Decide
+    | Decided
+    | Forget
+    | Doom
+    | Fence
+    | Fenced
+    | Ask
+    | Answer
 )
 
 codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)

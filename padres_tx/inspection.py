@@ -1,7 +1,8 @@
 """What an engine at a broker answers an operator who looks after transactions.
 
 `padres-tx tx` reads these answers, so all engines give them alike. What a transaction waits for and
-how it is aborted is the engine's own.
+how it is aborted is the engine's own. Ended transactions are listed apart, as long as they are
+remembered (`padres_tx.outcomes`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from overlay.effects import Effect
-from padres_tx.wire import TxID, tx_text
+from padres_tx.outcomes import Outcomes
+from padres_tx.wire import TxID, parse_tx, tx_text
 
 
 class Known(Protocol):
@@ -33,16 +35,25 @@ T = TypeVar("T", bound=Known)
 def answer(
     argument: str,
     txs: Iterable[T],
+    ended: Outcomes,
     *,
+    engine: str,
     broker: str,
+    now: float,
     describe: Callable[[T], dict[str, Any]],
     abort: Callable[[T, str, str], list[Effect]],
 ) -> tuple[Any, list[Effect]]:
-    """List the transactions, or "abort CLIENT:NUMBER", which is for its edge broker.
+    """List the transactions that are not over; or what the argument asks for.
 
-    `abort` gets a code and a reason.
+    "ended" lists those that have ended, the last one first, and "ended ID" shows one of them.
+    "abort ID" is for the edge broker of its coordinator; `abort` gets a code and a reason.
     """
     verb, _, name = argument.partition(" ")
+    if verb == "ended":
+        tx_id = parse_tx(name)
+        one = ended.get(tx_id, now) if tx_id is not None else None
+        shown = ended.newest(now) if not name else [one] if one is not None else []
+        return [tx.as_data(engine=engine, now=now) for tx in shown], []
     if verb != "abort":
         return [describe(tx) for tx in txs], []
     for tx in txs:

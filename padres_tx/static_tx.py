@@ -12,11 +12,8 @@ import msgspec
 from overlay.codec import StructCodec
 from overlay.messages import Hop, Operation, is_client
 from padres_tx.admission import in_order
+from padres_tx.between import Answer, Ask, Between
 from padres_tx.wire import FromClient, Step, TxID
-
-
-class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of what brokers say about a static transaction."""
 
 
 class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
@@ -33,7 +30,7 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     edge: str
     operations: dict[int, Operation]
     #: Numbers of publications that were planned for a client: the coordinator has none for them.
-    numbers: dict[int, int] = {}
+    numbers: dict[int, int] = msgspec.field(default_factory=dict)
     code: str = ""
     reason: str = ""
 
@@ -64,7 +61,7 @@ class Settled(Between, frozen=True, array_like=True, gc=False, tag=55):
     tx: TxID
 
 
-AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled
+AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled | Ask | Answer
 
 codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
 
@@ -101,6 +98,8 @@ class Tx:
         #: Operations of which neighbours outside the span were told, and have not answered yet.
         self.outside = 0
         self.acknowledged = False
+        #: Whether this side has ended it without the coordinator's edge broker.
+        self.alone = False
 
     def number(self, at: int) -> int:
         """The number of a publication: its client's own, or what the edge broker gave it."""

@@ -12,6 +12,9 @@ The coordinator's edge broker asks for votes and owns the decision:
 A broker that was restarted knows nothing of a transaction: it votes no, and has no objection to
 any decision.
 
+Each broker remembers for a while how transactions have ended (`padres_tx.outcomes`), and answers
+those who ask (`padres_tx.questions`).
+
 How operations come about and who waits for them is not known here (`padres_tx.dynamic`), nor how a
 broker judges, or what makes changes count (the engines).
 """
@@ -27,10 +30,14 @@ from overlay.effects import CancelTimer, Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop
 from overlay.tasks import Tasks
+from padres_tx.between import Answer, Ask
 from padres_tx.dynamic_tx import Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Decide, Decided, Doom, Forget, Prepare, Vote, codec
+from padres_tx.outcomes import Outcomes
+from padres_tx.questions import Questions
 from padres_tx.wire import (
     Applied,
+    AskOutcome,
     Drained,
     Ended,
     ToClient,
@@ -55,6 +62,8 @@ class TwoPhaseCommit(ABC):
         self.txs: dict[TxID, Tx] = {}
         #: Those that were asked for their votes and are not decided here.
         self.preparing: dict[TxID, Tx] = {}
+        self.ended = Outcomes()
+        self.questions = Questions(self)
         #: Who takes which message; an engine adds its own.
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Prepare: self._asked_to_vote,
@@ -63,6 +72,9 @@ class TwoPhaseCommit(ABC):
             Decided: self._decided,
             Forget: self._forget,
             Doom: self._doomed,
+            Ask: self._asked,
+            Answer: self._answered,
+            AskOutcome: self._asked,
         }
 
     # --- what an engine decides (isolation) ---
@@ -155,16 +167,47 @@ class TwoPhaseCommit(ABC):
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
-        if tx is None or not tx.open:
+        if tx is None:
             # Forgotten with this broker's former life, or never begun here (`_init`).
-            return self.send((source,), Decided(decide.tx))
-        if tx.upstream != source:
+            return [*self._remember(decide, now), *self.send((source,), Decided(decide.tx))]
+        if tx.upstream != source and tx.open:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        if not tx.open:
+            if tx.orphan and tx.upstream == source and not tx.forgotten:
+                # The link was lost and not the neighbour's memory: Decided goes there, after all.
+                tx.orphan = False
+                return []
+            return self.send((source,), Decided(decide.tx))
+        tx.orphan = False
         return self._spread(tx, decide, now)
+
+    def _remember(self, decide: Decide, now: float) -> list[Effect]:
+        """Keep the outcome of a transaction that this broker knows nothing else of."""
+        if self.ended.get(decide.tx, now) is None:
+            self.ended.add(
+                decide.tx,
+                committed=decide.committed,
+                code=decide.code,
+                reason=decide.reason,
+                began_at=now,
+                now=now,
+            )
+        return self.questions.decided(decide.tx, now)
 
     def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
+        self.ended.add(
+            tx.id,
+            committed=decide.committed,
+            code=decide.code,
+            reason=decide.reason,
+            began_at=tx.began_at,
+            now=now,
+            edge=tx.at_edge,
+            clients=[hop[1:] for hop in tx.words],
+            alone=tx.alone,
+        )
         tx.status = "committed" if decide.committed else "aborted"
         self.preparing.pop(tx.id, None)
         tx.awaited = set(self.others(tx))
@@ -186,6 +229,7 @@ class TwoPhaseCommit(ABC):
         for other in list(self.preparing.values()):
             if other.verdict is None:
                 effects += self._look_again(other, now)
+        effects += self.questions.decided(tx.id, now)
         effects += self.broker.release(now)
         effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
@@ -230,6 +274,23 @@ class TwoPhaseCommit(ABC):
             effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
         self.forgotten(tx)
         return effects
+
+    # --- questions for the outcome (padres_tx.questions.Asked) ---
+
+    def _asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
+        return self.questions.ask(source, ask.tx, now)
+
+    def _answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
+        return self.questions.answered(source, answer, now)
+
+    def stands(self, tx: TxID, asker: Hop) -> str:
+        known = self.txs.get(tx)
+        if known is None or not known.open:
+            return ""
+        return "cut off" if known.upstream == asker and not known.at_edge else "open"
+
+    def learned(self, answer: Answer, now: float) -> list[Effect]:
+        raise AssertionError(f"{self.name} asks no questions of its own")
 
     # --- small things ---
 

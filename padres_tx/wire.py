@@ -33,9 +33,22 @@ TX_PER_CLIENT_LIMIT = 1024
 DEADLINE_LIMIT_S = 3600.0
 
 
+#: How a transaction stands, for a client or a broker that asks. "unknown": no broker that could be
+#: asked knows it. "busy": too many questions are open to take another one.
+Standing: TypeAlias = Literal["committed", "aborted", "unknown", "busy"]
+
+
 def tx_text(tx: TxID) -> str:
     """A transaction's name for people and records."""
     return f"{tx[0]}:{tx[1]}"
+
+
+def parse_tx(text: str) -> TxID | None:
+    """The transaction that `tx_text` has named so; None if the text names none."""
+    client, _, number = text.rpartition(":")
+    if not client or not (number.isascii() and number.isdigit()):
+        return None
+    return client, int(number)
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -109,6 +122,13 @@ class Submit(Said, frozen=True, array_like=True, gc=False, tag=6):
     steps: tuple[Step, ...]
 
 
+class AskOutcome(Said, frozen=True, array_like=True, gc=False, tag=8):
+    """How has this transaction ended? Anybody may ask, at any broker; answered by `Outcome`, when
+    it is decided."""
+
+    tx: TxID
+
+
 # --- to a client ---
 
 
@@ -166,8 +186,17 @@ class Drained(Said, frozen=True, array_like=True, gc=False, tag=25):
     tx: TxID
 
 
-FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit
-ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained
+class Outcome(Said, frozen=True, array_like=True, gc=False, tag=27):
+    """To who has asked: how a transaction has ended, with the code and the reason of an abort."""
+
+    tx: TxID
+    status: Standing
+    code: str = ""
+    reason: str = ""
+
+
+FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit | AskOutcome
+ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | Outcome
 
 to_client: StructCodec[ToClient] = StructCodec(ToClient)
 from_client: StructCodec[FromClient] = StructCodec(FromClient)

@@ -45,17 +45,18 @@ class Faults(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        from proofs.workload import FAULTS
+        from proofs.workload import FAULTS, RESTART
 
         if isinstance(value, tuple):
             return value
         kinds = [kind.strip() for kind in value.split(",") if kind.strip()]
         if "all" in kinds:
-            return FAULTS
+            return FAULTS if RESTART not in kinds else (*FAULTS, RESTART)
+        there = (*FAULTS, RESTART)
         for kind in kinds:
-            if kind not in FAULTS and kind != "none":
-                self.fail(f"{kind!r} is no kind of fault; there are {', '.join(FAULTS)}, all, none")
-        return tuple(kind for kind in FAULTS if kind in kinds)
+            if kind not in there and kind != "none":
+                self.fail(f"{kind!r} is no kind of fault; there are {', '.join(there)}, all, none")
+        return tuple(kind for kind in there if kind in kinds)
 
 
 @click.command(
@@ -94,7 +95,8 @@ Examples:
     type=Faults(),
     default="delay",
     show_default=True,
-    help="What may go wrong: delay, link-cut, client-crash, with commas; or all, or none.",
+    help="What may go wrong: delay, link-cut, client-crash, with commas; or all of these, or none. "
+    "broker-restart comes on top: then only outcomes and deliveries are judged.",
 )
 @click.option(
     "--crowded",

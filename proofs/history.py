@@ -215,8 +215,10 @@ class History:
         tables: Mapping[str, Iterable[Row]] | None = None,
         unrest: Mapping[str, str] | None = None,
         complete: bool = True,
+        restarted: Iterable[str] = (),
     ) -> None:
-        """`complete`: all records are there, up to where everything had come to rest."""
+        """`complete`: all records are there, up to where everything had come to rest. `restarted`:
+        nodes that have lost their memory, if that is known; others show it by their numbers."""
         self.clients = clients
         self.tables = None if tables is None else {n: list(rows) for n, rows in tables.items()}
         #: By broker, what still waited there in the end.
@@ -226,18 +228,25 @@ class History:
         self.txs: dict[str, Tx] = {}
         self.words: dict[Key, Word] = {}
         self.publications: dict[Key, Publication] = {}
-        #: The lives of clients that have ended somewhere.
+        #: The brokers that each client has come to, and the lives of clients that have ended
+        #: somewhere.
+        self.homes: dict[str, set[str]] = {}
         self.gone: set[tuple[str, int]] = set()
         #: How often each client has gone, so far as any node knows: which life the last one is.
         self.lives: dict[str, int] = {}
         #: Nodes whose numbers begin again: a broker's state was lost, and others' with it.
-        self.restarted: set[str] = set()
+        self.restarted = set(restarted)
         self._read(records)
         self._find_causes()
 
     @classmethod
     def from_simulator(
-        cls, sim: Simulator, clients: Clients | None = None, *, complete: bool = True
+        cls,
+        sim: Simulator,
+        clients: Clients | None = None,
+        *,
+        complete: bool = True,
+        restarted: Iterable[str] = (),
     ) -> History:
         """The run of a simulator whose brokers trace; `complete` if it has come to rest."""
         tables: dict[str, list[Row]] = {}
@@ -266,7 +275,14 @@ class History:
                 waits += [f"{tx_text(tx)} is open" for tx in getattr(engine, "txs", ())]
             if waits:
                 unrest[name] = ", ".join(waits)
-        return cls(sim.records, clients=clients, tables=tables, unrest=unrest, complete=complete)
+        return cls(
+            sim.records,
+            clients=clients,
+            tables=tables,
+            unrest=unrest,
+            complete=complete,
+            restarted=restarted,
+        )
 
     # --- reading ---
 
@@ -285,6 +301,8 @@ class History:
                 event.change = change(record.outcome)
             if record.tx:
                 self._of_transaction(event)
+            elif record.kind == "begin" and record.source == client_hop(client):
+                self.homes.setdefault(client, set()).add(node)
             elif record.kind == "end":
                 self.gone.add((client, event.life))
                 lives[node, client] = event.life + 1

@@ -49,7 +49,11 @@ class Judge:
         return not any(self.world.done.get(request, "gone") for request in asked)
 
     def anomalies(self) -> Iterator[Anomaly]:
-        """All that is wrong, the worst first."""
+        """All that is wrong, the worst first; after a restart, what can be told without a theory of
+        what was lost with the broker (`checkers.outcomes` has one for outcomes)."""
+        if self.run.restarted:
+            yield from self._unrest()
+            return
         yield from self._decisions()
         yield from self._deliveries()
         yield from self._unrest()

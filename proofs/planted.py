@@ -29,7 +29,7 @@ from padres_tx.wire import TxID, tx_text
 from proofs import planted_held
 from proofs.checkers import Kind
 from proofs.literal import UnstampedVersions
-from proofs.workload import Shape
+from proofs.workload import RESTART, Shape
 from proofs.world import all_engines
 
 Maker: TypeAlias = Callable[[Broker], Engine]
@@ -159,6 +159,13 @@ class SaysNoDTx(_SaysNo, DTx):
 
 class SaysNoDTxNI(_SaysNo, DTxNI):
     pass
+
+
+class AbortsAlone(DTxNI):
+    """A side that is cut off from the coordinator by a restart aborts, and asks nobody."""
+
+    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+        return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
 
 
 class SaysNoSTx(STx):
@@ -355,6 +362,7 @@ class DropsAtCommit(DTx):
 
 CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
 LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
+RESTARTS = Shape("d-tx-ni", faults=("delay", RESTART))
 MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
 
 BUGS: dict[str, Bug] = {
@@ -366,6 +374,7 @@ BUGS: dict[str, Bug] = {
     "partial-s-tx": Bug("partial", "s-tx", KeepsInSpan),
     "split-d-tx": Bug("split", "d-tx", SaysNoDTx),
     "split-d-tx-ni": Bug("split", "d-tx-ni", SaysNoDTxNI),
+    "split-alone": Bug("split", "d-tx-ni", AbortsAlone, RESTARTS),
     "split-s-tx": Bug("split", "s-tx", SaysNoSTx),
     "ghost-d-tx": Bug("ghost", "d-tx", GhostDTx),
     "ghost-d-tx-ni": Bug("ghost", "d-tx-ni", GhostDTxNI),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from overlay.notation import format_filter, format_publication
 from padres_tx.wire import tx_text
-from proofs.workload import Op, Run, Transaction
+from proofs.workload import RESTART, Op, Run, Transaction
 
 
 def tell(run: Run) -> Iterator[str]:
@@ -26,6 +26,9 @@ def tell(run: Run) -> Iterator[str]:
     for fault in program.faults:
         if fault.kind == "link-cut":
             yield f"{fault.at_ms} ms: {'-'.join(fault.where)} is cut for {fault.outage_ms} ms"
+        elif fault.kind == RESTART:
+            back = f", its clients come back {fault.outage_ms} ms later" if fault.outage_ms else ""
+            yield f"{fault.at_ms} ms: {fault.where[0]} is restarted{back}"
         else:
             client, edge = fault.where
             back = f", back at {edge} {fault.outage_ms} ms later" if fault.outage_ms else ""

@@ -38,6 +38,10 @@ ENGINES = (*DECIDED, BL_WAIT, MIXED)
 #: clients end in the middle of whatever they do, and some come back, at another broker.
 FAULTS = ("delay", "link-cut", "client-crash")
 
+#: A broker that loses its memory, and its clients with it. Not among the faults that every engine
+#: survives: of a run with restarts only that is judged which holds without durable brokers.
+RESTART = "broker-restart"
+
 #: Transactions begin, and plain things are said, within so many milliseconds: as long as one
 #: transaction takes on some brokers with the delays of the simulator, so that all of them meet.
 WINDOW_MS = 96
@@ -136,7 +140,7 @@ class Handovers(NamedTuple):
 class Fault(NamedTuple):
     at_ms: int
     kind: str
-    #: The ends of a link; or a client, and the broker to which it comes back.
+    #: The ends of a link; a client, and the broker to which it comes back; or a broker, twice.
     where: tuple[str, str]
     #: For how long; a client with 0 does not come back.
     outage_ms: int
@@ -171,6 +175,8 @@ class Program:
             self.faults += self._several(4, self._cut)
         if "client-crash" in shape.faults:
             self.faults += self._several(3, self._crash)
+        if RESTART in shape.faults:
+            self.faults += self._several(3, self._restart)
         #: How many choices it took; those behind them are delays.
         self.length = len(tape.choices)
 
@@ -288,6 +294,11 @@ class Program:
         where = (self._client(), f"B{1 + self.choose(len(self.tree))}")
         outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS) * self.choose(2)
         return Fault(self._moment(), "client-crash", where, outage_ms)
+
+    def _restart(self) -> Fault:
+        broker = f"B{1 + self.choose(len(self.tree))}"
+        outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS)
+        return Fault(self._moment(), RESTART, (broker, broker), outage_ms)
 
 
 class Crowd(Program):
@@ -420,6 +431,9 @@ class Run:
         #: Clients that have crashed, once for each time; and those that are in.
         self.crashed: list[str] = []
         self.present = set(self.program.clients)
+        #: Where each client is, or was last; and the brokers that have lost their memory.
+        self.edges = dict(self.program.edges)
+        self.restarted: set[str] = set()
         #: The handovers that were tried, and how many events each publisher has sent.
         self.handovers: list[TxID] = []
         self.events: dict[str, int] = {}
@@ -452,7 +466,7 @@ class Run:
 
     def history(self) -> History:
         """The run as checkers see it."""
-        return History.from_simulator(self.world.sim, self.world.clients)
+        return History.from_simulator(self.world.sim, self.world.clients, restarted=self.restarted)
 
     def _at(self, delay_ms: int, act: Callable[..., Any], *arguments: Any) -> None:
         self.world.sim.at(delay_ms / 1000, partial(act, *arguments))
@@ -617,13 +631,25 @@ class Run:
         if fault.kind == "link-cut":
             sim.cut(*fault.where, fault.outage_ms / 1000)
             return
+        if fault.kind == RESTART:
+            broker = fault.where[0]
+            self.restarted.add(broker)
+            sim.restart(broker)
+            for client in sorted(self.present):
+                if self.edges[client] == broker:
+                    self._goes(client, broker, fault.outage_ms)
+            return
         client, edge = fault.where
         if self._is_here(client):
-            self.crashed.append(client)
-            self.present.remove(client)
             sim.crash(client)
-            if fault.outage_ms:
-                self._at(fault.outage_ms, self._come_back, client, edge)
+            self._goes(client, edge, fault.outage_ms)
+
+    def _goes(self, client: str, edge: str, outage_ms: int) -> None:
+        """A client is gone, and comes back after a while, if at all."""
+        self.crashed.append(client)
+        self.present.remove(client)
+        if outage_ms:
+            self._at(outage_ms, self._come_back, client, edge)
 
     def _come_back(self, client: str, edge: str) -> None:
         """Let a client join again, under its old name, as if nothing had been."""
@@ -631,6 +657,7 @@ class Run:
         def joined(code: str) -> None:
             if not code:
                 self.present.add(client)
+                self.edges[client] = edge
                 self._settle(client)
 
         self.world.connect(client, edge, joined)

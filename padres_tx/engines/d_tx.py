@@ -45,8 +45,9 @@ from overlay.messages import Hop, Leave, Operation
 from overlay.routing import Outcome, Scope
 from overlay.versions import Seen
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
-from padres_tx.dynamic import REUSED, YES, Dynamic, Tx, Verdict
+from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
+from padres_tx.outcomes import REUSED
 from padres_tx.plain_writes import PlainWrites
 from padres_tx.wire import Begin, TxID, tx_text
 

@@ -17,6 +17,15 @@ same argument. For the undoing to be exact, nothing else may change the same wor
 client's other operations that overlap those of an undecided transaction wait if they are plain,
 and cost their transaction an abort otherwise.
 
+**One outcome, without votes.** The coordinator's edge broker commits as soon as all operations are
+acknowledged, so a side that has acknowledged them must never decide by itself. When the neighbour
+towards the coordinator has lost its memory, a broker asks: the question crosses the restarted
+neighbour and everything behind it (`padres_tx.questions`), and the answer counts as the decision,
+for this broker and those behind it. "Unknown" means that the coordinator's edge broker itself has
+lost its memory, and the transaction is aborted. That broker would have to write its decisions down
+to do better; so would the one in the middle, to save publications that die in its queues. Only
+while this side owes an acknowledgement, so that nobody can have committed, does it abort at once.
+
 A broker says that it has the decision (Decided) when it has carried out all that came before, and
 when what it undoes is undone everywhere. Until Forget a D-TX that reads these operations in one
 place might not find them, or still find them, in another, and loses.
@@ -28,19 +37,24 @@ from collections import deque
 from typing import Any
 
 from overlay.broker import Broker
-from overlay.effects import Close, Effect
+from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
+from padres_tx.between import Answer, Ask
 from padres_tx.compensation import Undo, compensation, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import Doom, Forget, Op
+from padres_tx.dynamic_wire import Decide, Doom, Forget, Op
 from padres_tx.two_phase import something_decided
 from padres_tx.wire import Commit, Finish, Operate, TxID, tx_text
 
 #: Why a transaction has to go when another one has raised a fence.
 PRECEDENCE = "another transaction has precedence after many losses"
+
+#: The timer after which a broker that was too busy to find out is asked again, and its time.
+AGAIN = "ask again"
+AGAIN_S = 1.0
 
 
 class DTxNI(Dynamic):
@@ -82,7 +96,7 @@ class DTxNI(Dynamic):
 
     def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
         tx = None if is_client(source) else self.txs.get(message.tx)
-        if tx is None or not tx.behind or isinstance(message, Doom):
+        if tx is None or not tx.behind or isinstance(message, Doom | Ask):
             return super().take(source, message, now)
         if isinstance(message, Op) and message.operation is not None:
             return super().take(source, message, now)  # The broker lets it wait, in its own place.
@@ -103,10 +117,41 @@ class DTxNI(Dynamic):
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
+            if tx.upstream == neighbour:
+                tx.owes = _owes(tx)
             # The broker has dropped what waited of the neighbour's former life.
             tx.behind = deque(waits for waits in tx.behind if waits[0] != neighbour)
             effects += self._go_on(tx, now)
         return effects + super().link_reset(neighbour, now)
+
+    # --- a side that is cut off from the coordinator ---
+
+    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+        """Abort what cannot have been committed; of anything else ask for the decision."""
+        if tx.owes:
+            return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+        return self.questions.wonder(tx.id, tx.upstream, now)
+
+    def learned(self, answer: Answer, now: float) -> list[Effect]:
+        tx = self.txs.get(answer.tx)
+        if tx is None or not tx.open or not tx.orphan:
+            return []  # The decision has come by the usual way.
+        if answer.status == "busy":
+            return [SetTimer(f"{self.name}/{AGAIN}", AGAIN_S)]
+        decide = Decide(tx.id, answer.status == "committed", answer.code, answer.reason)
+        if answer.status == "unknown":
+            reason = f"broker {tx.upstream} was restarted, and no broker knows the decision"
+            decide = Decide(tx.id, False, "broker", reason)
+        return self._spread(tx, decide, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        if key != AGAIN:
+            return super().wake(key, now)
+        effects: list[Effect] = []
+        for tx in list(self.txs.values()):
+            if tx.open and tx.orphan:
+                effects += self.questions.wonder(tx.id, tx.upstream, now)
+        return effects
 
     # --- operations on the shared state ---
 
@@ -187,6 +232,8 @@ class DTxNI(Dynamic):
         return reserves(self.reserved, source, message)
 
     def waits_for(self, tx: Tx) -> str:
+        if tx.open and tx.orphan:
+            return f"the decision, for which it asks {tx.upstream}"
         if tx.behind:
             return "the decision of a transaction with which an operation here conflicts"
         if tx.undoing:
@@ -215,6 +262,15 @@ class DTxNI(Dynamic):
     def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
         # What D-TX could not build on is done everywhere: a fence may have waited for that.
         return [*super()._forget(source, forget, now), *something_decided(self.broker, now)]
+
+
+def _owes(tx: Tx) -> bool:
+    """Whether the neighbour towards the coordinator waits for an acknowledgement from here."""
+    tasks = [*tx.tasks.under_way(), *(what for _, what in tx.behind if isinstance(what, OpTask))]
+    waiting = [what for hop, what in tx.behind if isinstance(what, Op) and hop == tx.upstream]
+    return any(task.req and task.origin == tx.upstream for task in tasks) or any(
+        op.req for op in waiting
+    )
 
 
 broker = DTxNI

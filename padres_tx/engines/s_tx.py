@@ -43,12 +43,14 @@ from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop,
 from overlay.routing import Outcome
 from padres_tx import inspection
 from padres_tx.admission import Conflict, Words, in_order
+from padres_tx.between import Answer, Ask, Between
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
+from padres_tx.outcomes import REUSED, Outcomes
+from padres_tx.questions import Questions
 from padres_tx.static_tx import (
     Admitted,
     AnyBetween,
-    Between,
     Complete,
     Decide,
     Decided,
@@ -64,12 +66,14 @@ from padres_tx.wire import (
     TX_LIMIT,
     Abort,
     Applied,
+    AskOutcome,
     Ended,
     Step,
     Submit,
     ToClient,
     TxID,
     engine_message,
+    parse_tx,
     to_client,
     tx_text,
 )
@@ -93,6 +97,8 @@ class STx:
         self.txs: dict[TxID, Tx] = {}
         #: What was admitted for clients of this broker and is not carried out yet.
         self.reserved: dict[TxID, list[Undo]] = {}
+        self.ended = Outcomes()
+        self.questions = Questions(self)
 
     # --- the broker's inputs (overlay.engine.Engine) ---
 
@@ -119,11 +125,15 @@ class STx:
                 return self._decided(source, message, now)
             case Settled():
                 return self._settled(source, message, now)
+            case Ask() | AskOutcome():
+                return self.questions.ask(source, message.tx, now)
+            case Answer():
+                return self.questions.answered(source, message, now)
         raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
 
     def wake(self, key: str, now: float) -> list[Effect]:
-        client, _, number = key.rpartition(":")
-        tx = self.txs.get((client, int(number)))
+        tx_id = parse_tx(key)
+        tx = self.txs.get(tx_id) if tx_id is not None else None
         if tx is None or not tx.open:
             return []
         missing = ", ".join(sorted(tx.unanswered))
@@ -131,14 +141,18 @@ class STx:
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         # What was admitted for it is decided without it; `holds` keeps its words until then.
+        self.questions.client_left(client)
         return []
 
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
         """A neighbour has lost its memory: what is not decided is aborted.
 
-        What is committed is carried out without the clients behind it, which are gone.
+        What is committed is carried out without the clients behind it, which are gone. A side
+        that is cut off from the coordinator aborts alone, and the coordinator's edge broker may
+        just have committed: to carry that out late, this side would lack what clients beyond the
+        lost broker do in it. That is left to durable brokers.
         """
-        effects: list[Effect] = []
+        effects = self.questions.link_reset(neighbour, now)
         for tx in list(self.txs.values()):
             if neighbour not in tx.span:
                 continue
@@ -147,6 +161,7 @@ class STx:
             # They may be back before the decision comes, but know nothing of this any more.
             tx.lost.update(name for name in tx.edges if ClientName(name) not in self.routing.crt)
             if tx.open and (tx.at_edge or tx.upstream == neighbour):
+                tx.alone = not tx.at_edge
                 effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
             elif tx.open:
                 refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
@@ -198,7 +213,10 @@ class STx:
         return inspection.answer(
             argument,
             self.txs.values(),
+            self.ended,
+            engine=self.name,
             broker=self.broker.name,
+            now=now,
             describe=lambda tx: self._describe(tx, now),
             abort=lambda tx, code, reason: self._spread(
                 tx, Decide(tx.id, False, code, reason), now
@@ -224,7 +242,7 @@ class STx:
         client = source[1:]
         if submit.tx[0] != client or submit.tx in self.txs:
             raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
-        reason = self._impossible(submit)
+        reason = REUSED if self.ended.get(submit.tx, now) else self._impossible(submit)
         if reason:
             return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
         asked = [name for step in submit.steps for name in (step.client, *step.receivers)]
@@ -344,6 +362,9 @@ class STx:
         tx = self.txs.get(abort.tx)
         if tx is not None and tx.upstream == source and not tx.open:
             return []  # Too late: the outcome is on its way.
+        ended = self.ended.get(abort.tx, now)
+        if tx is None and ended is not None and abort.tx[0] == source[1:]:
+            return [self._tell(source, Ended(ended.tx, ended.committed, ended.code, ended.reason))]
         if tx is None or tx.upstream != source:
             name = tx_text(abort.tx)
             reason = f"{source[1:]} coordinates no open transaction {name}"
@@ -360,8 +381,20 @@ class STx:
         return self._spread(tx, decide, now)
 
     def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         tx.status = "committed" if decide.committed else "aborted"
+        self.ended.add(
+            tx.id,
+            committed=decide.committed,
+            code=decide.code,
+            reason=decide.reason,
+            began_at=tx.began_at,
+            now=now,
+            edge=tx.at_edge,
+            clients=tx.edges,
+            alone=tx.alone,
+        )
         beyond = self._beyond(tx, tx.upstream)
         tx.awaited = set(beyond)
         effects: list[Effect] = []
@@ -369,6 +402,7 @@ class STx:
             effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
         effects += self._trace("decide", tx, now)
         effects += self._send(beyond, decide)
+        effects += self.questions.decided(tx.id, now)
         if decide.committed:
             return effects + self._carry_on(tx, now)
         self.reserved.pop(tx.id, None)
@@ -564,6 +598,17 @@ class STx:
             return []
         effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
         return effects + something_decided(self.broker, now)
+
+    # --- questions for the outcome (padres_tx.questions.Asked) ---
+
+    def stands(self, tx: TxID, asker: Hop) -> str:
+        known = self.txs.get(tx)
+        if known is None or not known.open:
+            return ""
+        return "cut off" if known.upstream == asker and not known.at_edge else "open"
+
+    def learned(self, answer: Answer, now: float) -> list[Effect]:
+        raise AssertionError(f"{self.name} asks no questions of its own")
 
     # --- small things ---
 

@@ -58,3 +58,7 @@ def is_promised(kind: Kind, engine: str) -> bool:
 
 #: Engines that isolate: what is read and written by their transactions is judged by default.
 ISOLATED: Final[frozenset[str]] = frozenset(e for e, kinds in NEVER.items() if "cycle" in kinds)
+
+#: Engines whose transactions may end differently on the two sides of a broker that has lost its
+#: memory: a side that is cut off from the coordinator ends them alone.
+SPLIT_BY_RESTARTS: Final[frozenset[str]] = frozenset({"d-tx", "s-tx"})

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from proofs.checkers.anomalies import Anomaly
+from proofs.checkers.anomalies import SPLIT_BY_RESTARTS, Anomaly
 from proofs.history import Event, History, Publication
 
 
 def check(history: History) -> Iterator[Anomaly]:
     for publication in history.publications.values():
         yield from _duplicates(publication)
-        if publication.tx is not None:
+        excused = history.restarted and _engine(publication) in SPLIT_BY_RESTARTS
+        if publication.tx is not None and not excused:
             yield from _untimely(publication)
         if history.complete and not history.restarted:
             yield from _lost(history, publication)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proofs.checkers.anomalies import Anomaly
+from proofs.checkers.anomalies import SPLIT_BY_RESTARTS, Anomaly
 from proofs.history import History, Tx
 
 
@@ -12,7 +12,7 @@ def check(history: History) -> Iterator[Anomaly]:
     """Split decisions and transactions without one."""
     told = history.clients.outcomes if history.clients is not None else {}
     for tx in history.txs.values():
-        yield from _split(tx, told.get(tx.name, {}))
+        yield from _split(history, tx, told.get(tx.name, {}))
     if not history.complete or history.restarted:
         return
     for tx in history.txs.values():
@@ -23,9 +23,16 @@ def check(history: History) -> Iterator[Anomaly]:
         yield Anomaly("undecided", "", broker, f"{broker} does not come to rest: {why}")
 
 
-def _split(tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]:
+def _split(history: History, tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]:
     heard = {node: outcome for node, (_, outcome) in tx.decided.items()}
     heard |= {client: "committed" if committed else "aborted" for client, committed in told.items()}
+    if history.restarted and tx.engine in SPLIT_BY_RESTARTS:
+        return
+    if tx.edge in history.restarted:
+        # The decision may have been lost with the broker that took it and those that heard of it.
+        lost = {client for client, homes in history.homes.items() if homes & history.restarted}
+        lost |= history.restarted
+        heard = {who: outcome for who, outcome in heard.items() if who not in lost}
     for node, outcome in tx.changed_mind:
         yield Anomaly("split", tx.engine, tx.name, f"{node} decides again, and it is {outcome}")
     if len(set(heard.values())) > 1:

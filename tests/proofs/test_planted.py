@@ -21,6 +21,7 @@ SEEDS = {
     "partial-s-tx": 0,
     "split-d-tx": 0,
     "split-d-tx-ni": 0,
+    "split-alone": 23,
     "split-s-tx": 0,
     "ghost-d-tx": 0,
     "ghost-d-tx-ni": 0,

@@ -18,7 +18,7 @@ from overlay.messages import Hop, Leave, Operation
 from proofs.cli import command, sim
 from proofs.planted import BUGS
 from proofs.sim import Report, Tally, TapeFile, many
-from proofs.workload import ENGINES, FAULTS, Run, Shape
+from proofs.workload import ENGINES, FAULTS, RESTART, Run, Shape
 
 #: Runs of each engine, every fault in them. Thousands are for `padres-tx sim`.
 RUNS = 50
@@ -48,6 +48,17 @@ def test_crowded_runs_are_clean(engine: str) -> None:
     shape = Shape(engine, 4, 6, 6, FAULTS, crowded=True)
     for results in many(shape, range(16), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
+
+
+@pytest.mark.parametrize("engine", ["d-tx-ni", "mixed"])
+def test_restarts_split_no_decision_of_d_tx_ni(engine: str) -> None:
+    """A broker that loses its memory takes no part of the decision with it but its own."""
+    shape = Shape(engine, faults=(*FAULTS, RESTART))
+    tally = Tally(engine)
+    for results in many(shape, range(RUNS), jobs=1):
+        tally.add(results)
+    assert [(one.seed, one.anomalies) for one in tally.failures] == []
+    assert tally.report.commits >= RUNS
 
 
 def test_in_a_crowd_much_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:

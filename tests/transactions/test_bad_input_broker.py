@@ -104,7 +104,8 @@ def test_operations_after_the_commit(engine: str) -> None:
     for step in (usub("E", Q), adv("E", Q), pub("E", class_="p")):
         said = one.operate(tx, step)
         assert codes(said, "E")[0] in ("finished", "unknown") and not pubs(said, "D")
-    assert codes(one.say("E", Commit(tx)), "E")[0] in ("finished", "unknown")
+    assert of_kind(one.say("E", Commit(tx)), Ended, "@E") == [Ended(tx, True)], "as it has ended"
+    assert codes(one.say("D", Commit(tx)), "D") == ["unknown"], "D had no part in it"
     assert one.tables() == before and one.at_rest
 
 

@@ -133,3 +133,41 @@ def test_a_broker_that_dies_ends_transactions_and_nobody_waits_for_ever() -> Non
 
     with launcher.overlay("three") as running:
         asyncio.run(play_it(running))
+
+
+def test_a_commit_while_the_broker_in_the_middle_is_dead_has_one_outcome() -> None:
+    """D-TX-NI decides without votes: the commit is decided at B1 when B2 cannot tell B3."""
+
+    async def run(running: launcher.Running) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            e, d = [
+                await stack.enter_async_context(
+                    padres_tx.connect(running.address(at), name=name, reconnect_s=PATIENCE_S)
+                )
+                for name, at in (("E", "B1"), ("D", "B3"))
+            ]
+            await e.advertise({"class": "p"})
+            await d.subscribe({"class": "p"})
+            parts: list[Part] = []
+
+            def let_go(tx: Part, notification: object) -> None:
+                parts.append(tx)
+                tx.usub({"class": "p", "x": 1})
+
+            d.on_tcm(None, let_go)
+            tx = await e.beginTX("d-tx-ni")
+            await e.txTCM(tx, {"class": "p", "x": 1})
+            await asyncio.to_thread(running.kill, "B2")
+            assert (await e.commitTX(tx)).committed
+            await asyncio.to_thread(running.restart, "B2")
+            assert (await parts[0].ended).committed, "B3 has asked, and B1 has answered"
+            # When B2 has learned the routes, D gets what it has not let go of.
+            came: list[object] = []
+            while not came:
+                for x in (1, 2):
+                    await e.publish({"class": "p", "x": x})
+                came = [n["x"] async for n in d.notifications(timeout_s=0.05)]
+            assert set(came) == {2}
+
+    with launcher.overlay("three") as running:
+        asyncio.run(run(running))
