@@ -7,13 +7,16 @@ A call such as `log.info("link up", neighbour=name)` becomes
 
 The event is a constant, for machines to look for; what varies is in the fields. What Twisted itself
 logs comes from "warn" on: a retry of a connection is news once, and ours to tell.
+
+A line that cannot be written (the disk is full) is dropped as a whole and counted; the next one
+that can be is preceded by one that says how many were lost.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any, Protocol
 
 from twisted.logger import (
     FilteringLogObserver,
@@ -23,6 +26,11 @@ from twisted.logger import (
     formatEvent,
     globalLogBeginner,
 )
+
+#: A log is limited to so many bytes, and so many older ones are kept (NAME.1 and so on): days of
+#: what a busy broker has to say, and no more than 64 MiB.
+LOG_LIMIT_BYTES = 16 << 20
+LOGS_KEPT = 3
 
 LEVELS = ("debug", "info", "warn", "error")
 
@@ -34,17 +42,44 @@ _LEVELS_BY_NAME = {
 }
 
 
+class Appendable(Protocol):
+    """Where lines go; `line_file.LineFile` is one."""
+
+    def append(self, lines: bytes) -> None:
+        """Write whole lines, now. Raises OSError."""
+
+
 class JsonLines:
     """A log observer that writes each event as one line."""
 
-    def __init__(self, broker: str, file: IO[str]) -> None:
+    def __init__(self, broker: str, file: Appendable) -> None:
         self._broker = broker
         self._file = file
+        #: Lines lost since the last that was written, why, and all of them.
+        self._lost = 0
+        self._problem = ""
+        self._lost_in_all = 0
 
     def __call__(self, event: LogEvent) -> None:
-        # Flushed each: what was said last before a crash is what one wants to read.
-        self._file.write(json.dumps(self.as_data(event), default=str) + "\n")
-        self._file.flush()
+        data = self.as_data(event)
+        lines = _line(data)
+        if self._lost:
+            told = {"event": "log lines lost", "count": self._lost, "reason": self._problem}
+            first = {"time": data["time"], "level": "error", "broker": self._broker, **told}
+            lines = _line(first) + lines
+        try:
+            # Written each: what was said last before a crash is what one wants to read.
+            self._file.append(lines)
+        except OSError as error:
+            self._lost += 1
+            self._lost_in_all += 1
+            self._problem = error.strerror or str(error)
+        else:
+            self._lost, self._problem = 0, ""
+
+    def report(self) -> dict[str, Any]:
+        """For a broker's status."""
+        return {"lost": self._lost_in_all, "problem": self._problem}
 
     def as_data(self, event: LogEvent) -> dict[str, Any]:
         """The event as it is written."""
@@ -63,7 +98,11 @@ class JsonLines:
         return data
 
 
-def begin(broker: str, file: IO[str], level: str = "info") -> None:
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, default=str).encode() + b"\n"
+
+
+def begin(broker: str, file: Appendable, level: str = "info") -> JsonLines:
     """Send the logs of this process to `file`, from `level` (one of LEVELS) on. Once a process."""
     predicate = LogLevelFilterPredicate(defaultLogLevel=_LEVELS_BY_NAME[level])
     if level != "debug":
@@ -71,6 +110,8 @@ def begin(broker: str, file: IO[str], level: str = "info") -> None:
             predicate.setLogLevelForNamespace(namespace, LogLevel.warn)
     # Any: zope's interfaces mean nothing to mypy.
     predicates: list[Any] = [predicate]
-    lines: Any = JsonLines(broker, file)
-    observer: Any = FilteringLogObserver(lines, predicates)
+    lines = JsonLines(broker, file)
+    written: Any = lines
+    observer: Any = FilteringLogObserver(written, predicates)
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    return lines

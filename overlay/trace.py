@@ -61,6 +61,11 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 _encoder = msgspec.json.Encoder()
 
 
+def encode(record: Record) -> bytes:
+    """The record as one line of JSON."""
+    return _encoder.encode(record) + b"\n"
+
+
 def write(record: Record, file: IO[bytes]) -> None:
     """Append a record as one line of JSON."""
-    file.write(_encoder.encode(record) + b"\n")
+    file.write(encode(record))

@@ -4,7 +4,8 @@ It puts the pieces together, core, host, TCP, logs and trace, and runs Twisted's
 signal or a crash. Everything that can be wrong with what a person has asked for is found before the
 reactor runs, and is a `StartError` of one line.
 
-SIGTERM and SIGINT end it: clients get their goodbye, and the answer is 0. An error in the core ends
+SIGTERM and SIGINT end it: clients get their goodbye, and the answer is 0. SIGHUP lets it open its
+log and trace anew. A log or trace that cannot be written does not end it. An error in the core ends
 it at once with 1: a broker whose tables may be wrong must not go on routing. Its neighbours keep
 what is meant for it, and clients see their connection break.
 
@@ -18,33 +19,36 @@ import gc
 import os
 import resource
 import secrets
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
+from typing import Any
 
-import msgspec
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from overlay import fine_reactor, logs, trace
+from overlay import fine_reactor, logs
 from overlay.broker import Broker
 from overlay.broker_time import use_monotonic
 from overlay.host import Host
 from overlay.identity import SALT_BITS
+from overlay.line_file import LineFile
 from overlay.messages import BrokerName
 from overlay.settings import SECRET_LIMIT_BYTES, Settings, within_files
 from overlay.tcp import Tcp
-from overlay.trace import Record
+from overlay.trace_file import TraceFile
 from padres_tx.engines import broker_factories
 from topologies import Topology
 
 #: A process that is killed loses at most so much of its trace.
 TRACE_FLUSH_S = 1.0
-TRACE_BUFFER_BYTES = 1 << 20
+
+STDERR = 2
 
 #: How long a process that was asked to end waits for its peers to hang up.
 SHUTDOWN_S = 1.0
@@ -95,9 +99,25 @@ def run_broker(
 
     settings = within_files(settings, _allow_connections())
     with ExitStack() as files:
-        record = _tracer(files, trace_file, run)
-        logs.begin(name, _log_file(files, log_file), log_level)
+        trace = _trace(files, trace_file, name, run)
+        record = None if trace is None else trace.write
+        log_lines = _log_file(files, log_file)
+        written = logs.begin(name, log_lines, log_level)
         log = Logger(namespace="padres_tx.broker_process")
+
+        def reopen() -> None:
+            for what, file in (("log", log_lines), ("trace", trace)):
+                try:
+                    if file is not None:
+                        file.reopen()
+                except OSError as error:
+                    log.error("cannot reopen", what=what, reason=error.strerror)
+            log.info("log and trace opened anew")
+
+        def hung_up(signum: int, frame: FrameType | None) -> None:
+            _any(reactor).callFromThread(reopen)
+
+        signal.signal(signal.SIGHUP, hung_up)
 
         def crash() -> None:
             log.failure("the broker has crashed")
@@ -113,6 +133,9 @@ def run_broker(
         )
         delays_s = {other: topology.edge(name, other).delay_ms / 1000 for other in neighbours}
         the_host = Host(broker, delays_s, _any(reactor), crash, settings=settings, record=record)
+        the_host.reports["log"] = written.report
+        if trace is not None:
+            the_host.reports["trace"] = trace.report
         tcp = Tcp(the_host, reactor)
         where = host or spec.host, spec.port if port is None else port
         try:
@@ -156,29 +179,27 @@ def _any(value: Any) -> Any:
     return value
 
 
-def _tracer(files: ExitStack, path: Path | None, run: str) -> Callable[[Record], None] | None:
+def _trace(files: ExitStack, path: Path | None, name: str, run: str) -> TraceFile | None:
     if path is None:
         return None
     try:
-        file = files.enter_context(path.open("ab", buffering=TRACE_BUFFER_BYTES))
+        file = TraceFile(path, name, run or secrets.token_hex(4))
     except OSError as error:
         raise StartError(f"cannot write the trace to {path}: {error.strerror}") from None
-    run = run or secrets.token_hex(4)
+    files.callback(file.close)
     LoopingCall(file.flush).start(TRACE_FLUSH_S, now=False)
-
-    def record(what: Record) -> None:
-        trace.write(msgspec.structs.replace(what, run=run), file)
-
-    return record
+    return file
 
 
-def _log_file(files: ExitStack, path: Path | None) -> IO[str]:
+def _log_file(files: ExitStack, path: Path | None) -> LineFile:
     if path is None:
-        return sys.stderr
+        return LineFile(None, descriptor=STDERR)
     try:
-        return files.enter_context(path.open("a", encoding="utf-8"))
+        file = LineFile(path, limit_bytes=logs.LOG_LIMIT_BYTES, keep=logs.LOGS_KEPT)
     except OSError as error:
         raise StartError(f"cannot write the log to {path}: {error.strerror}") from None
+    files.callback(file.close)
+    return file
 
 
 def _say_ready(fd: int, port: int) -> None:

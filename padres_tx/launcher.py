@@ -246,6 +246,8 @@ class Running:
         # -P: a directory called "overlay" where the user happens to be must not be taken for ours.
         command = [sys.executable, "-P", "-m", "padres_tx.broker_child"]
         command += [str(self._topology_file.absolute()), broker.name]
+        # The broker limits the size of its log; what the interpreter itself says goes there, too.
+        command += ["--log-file", str(self.log(broker.name).absolute())]
         if self._trace:
             command += ["--trace", str(self.trace(broker.name).absolute()), "--run", self._run]
         try:

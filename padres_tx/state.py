@@ -2,11 +2,13 @@
 
 A file is written by the launcher of the overlay and goes with it. One that stays behind, because
 its launcher was killed, is recognised (its launcher no longer runs) and removed by whoever comes
-across it, with a notice. Files are replaced as a whole, so a reader never sees half of one.
+across it, with a notice. Files are replaced as a whole and synced to the disk, so a reader never
+sees half of one. There is a copy of each, in case somebody or something damages the file while its
+overlay runs: then the copy counts, and whoever looks is told.
 
 The directory is $PADRES_TX_STATE, or padres-tx in $XDG_RUNTIME_DIR, or in ~/.local/state. Beside
 NAME.json there is a directory NAME with the brokers' logs, which stay until the next overlay of
-that name.
+that name, and the copy.
 
 This module must not know how brokers are started or asked.
 """
@@ -43,6 +45,9 @@ ORPHAN_S = 2.0
 #: Whoever holds the lock needs milliseconds, or waits for the orphans of a few overlays.
 LOCK_S = 15.0
 LOCK_LOOK_S = 0.02
+
+#: The copy of the state file, beside the logs; no broker's name begins like this.
+COPY = "_state.json"
 
 Phase: TypeAlias = Literal["starting", "up", "stopping"]
 
@@ -136,20 +141,22 @@ class Registry:
         Raises StateError if the file cannot be written.
         """
         text = msgspec.json.format(msgspec.json.encode(record), indent=2)
-        # One launcher writes at a time, so the name need not be unique.
-        temporary = self.directory / f".{record.name}.new"
-        try:
-            temporary.write_bytes(text + b"\n")
-            temporary.replace(self._file(record.name))
-        except OSError as error:
-            raise StateError(f"cannot write {temporary}: {error.strerror}") from None
+        self.directory_of(record.name)
+        for file in (self._copy(record.name), self._file(record.name)):
+            try:
+                _replace(file, text + b"\n")
+            except OSError as error:
+                raise StateError(f"cannot write {file}: {error.strerror}") from None
 
     def release(self, record: OverlayRecord) -> None:
         """The overlay has ended: remove its record, unless somebody else's is there by now."""
         with self._locked():
-            present = self._read(record.name)
+            try:
+                present = self._read(record.name)
+            except StateError:
+                present = record  # Damaged; while we run it is nobody else's.
             if present is not None and present.launcher == record.launcher:
-                self._file(record.name).unlink(missing_ok=True)
+                self._unlink(record.name)
 
     def directory_of(self, name: str) -> Path:
         """The directory for an overlay's logs; it is there after this."""
@@ -168,9 +175,11 @@ class Registry:
             return []
         found = []
         with self._locked():
-            for file in sorted(self.directory.glob("*.json")):
+            names = {file.stem for file in self.directory.glob("*.json")}
+            names |= {copy.parent.name for copy in self.directory.glob(f"*/{COPY}")}
+            for name in sorted(names):
                 try:
-                    record = self._current(file.stem)
+                    record = self._current(name)
                 except StateError as error:
                     self._notice(str(error))
                     continue
@@ -217,6 +226,14 @@ class Registry:
     def _file(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
+    def _copy(self, name: str) -> Path:
+        return self.directory / name / COPY
+
+    def _unlink(self, name: str) -> None:
+        # The copy first: one without its file would count.
+        self._copy(name).unlink(missing_ok=True)
+        self._file(name).unlink(missing_ok=True)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Looking and then writing is one step: two commands may come at once."""
@@ -242,16 +259,37 @@ class Registry:
             yield
 
     def _read(self, name: str) -> OverlayRecord | None:
+        """The record of that name; if its file is damaged or missing, the copy, if that runs.
+
+        Raises StateError.
+        """
         file = self._file(name)
         try:
-            record = msgspec.json.decode(file.read_bytes(), type=OverlayRecord)
+            record = _decode(file)
         except FileNotFoundError:
-            return None
+            record, why = None, "is missing"
         except (OSError, msgspec.DecodeError) as error:
-            raise StateError(f"{file} is no state file ({error}); remove it") from None
-        if record.format != FORMAT or record.name != name:
-            raise StateError(f"{file} is no state file of this version; remove it")
-        return record
+            record, why = None, f"is no state file ({error})"
+        if record is not None:
+            if record.format != FORMAT or record.name != name:
+                raise StateError(f"{file} is no state file of this version; remove it")
+            return record
+        copy = self._running_copy(name)
+        if copy is not None:
+            self._notice(f"{file} {why}; overlay {name} runs, and {self._copy(name)} says where")
+            return copy
+        if why == "is missing":
+            return None
+        raise StateError(f"{file} {why}; remove it")
+
+    def _running_copy(self, name: str) -> OverlayRecord | None:
+        """The copy of a state file, if it is sound and its launcher runs."""
+        try:
+            record = _decode(self._copy(name))
+        except (OSError, msgspec.DecodeError):
+            return None
+        sound = record.format == FORMAT and record.name == name
+        return record if sound and processes.alive(record.launcher) else None
 
     def _current(self, name: str) -> OverlayRecord | None:
         """The record of an overlay that runs; a stale one is cleaned up."""
@@ -269,7 +307,27 @@ class Registry:
         brokers = [broker.process for broker in record.brokers]
         for process in processes.wait_gone(brokers, ORPHAN_S):
             processes.send(process, signal.SIGKILL)
-        self._file(record.name).unlink(missing_ok=True)
+        self._unlink(record.name)
+
+
+def _decode(file: Path) -> OverlayRecord:
+    return msgspec.json.decode(file.read_bytes(), type=OverlayRecord)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Replace a file as a whole, so that it is on the disk when this returns. Raises OSError."""
+    # One launcher writes at a time, so the name need not be unique.
+    temporary = file.with_name(f".{file.name}.new")
+    with temporary.open("wb") as new:
+        new.write(content)
+        new.flush()
+        os.fsync(new.fileno())
+    temporary.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def check_name(name: str) -> str:

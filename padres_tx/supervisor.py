@@ -198,7 +198,7 @@ class Deaths:
 
 def _clear(directory: Path) -> None:
     """Remove what the last overlay of this name has left."""
-    for pattern in ("*.trace.jsonl", "*.log"):
+    for pattern in ("*.trace.jsonl", "*.log", "*.log.*"):
         for file in directory.glob(pattern):
             # The launcher's own log may be where this very process writes to.
             if file.name != LAUNCHER_LOG:

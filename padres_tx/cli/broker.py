@@ -91,7 +91,9 @@ def broker(
     """Run the broker NAME of TOPOLOGY until SIGTERM or Ctrl-C.
 
     TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. Neighbours may start in any
-    order. The log is one JSON object a line.
+    order. The log is one JSON object a line; a log file is renamed to FILE.1 at 16 MiB, and three
+    older ones are kept. SIGHUP opens log and trace anew. If one of them cannot be written, the
+    broker goes on, and 'padres-tx status' says so.
     """
     # Imported here: Twisted takes 0.3 s, which no other command should pay.
     from overlay.settings import Settings

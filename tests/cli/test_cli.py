@@ -324,6 +324,19 @@ def test_brokers_end_with_a_launcher_that_is_killed(shell: Shell) -> None:
     assert "no overlay runs" in shell.refused("down")
 
 
+def test_a_truncated_state_file_hides_nothing(shell: Shell) -> None:
+    with shell.start("up", "one", "--free-ports") as up:
+        up.line_with("overlay one is up")
+        file = shell.registry.directory / "one.json"
+        file.write_bytes(b"")
+        done = shell.run("status", "--json")
+        assert done.exit_code == 0 and str(file) in done.stderr
+        assert [b["state"] for b in json.loads(done.stdout)["brokers"]] == ["up"]
+        assert shell.run("down").exit_code == 0
+        assert up.end()[0] == 0
+    assert list(shell.registry.directory.glob("**/*state*.json")) == []
+
+
 def test_ctrl_c_before_it_is_up_leaves_nothing(shell: Shell) -> None:
     with shell.start("up", "three", "--free-ports") as up:
         until(lambda: (record := shell.registry.get("three")) and record.brokers)

@@ -143,6 +143,53 @@ def test_what_is_no_state_file_is_named_and_left(
     assert file.read_text() == content
 
 
+@pytest.mark.parametrize("content", ["", '{"name": "thr', None], ids=["empty", "half", "missing"])
+def test_a_damaged_file_does_not_hide_an_overlay_that_runs(
+    registry: Registry, notices: list[str], content: str | None
+) -> None:
+    registry.claim(record())
+    registry.claim(record("other"))
+    file = registry.directory / "three.json"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    assert [found.name for found in registry.running()] == ["other", "three"]
+    assert len(notices) == 1 and str(file) in notices[0]
+    assert registry.find("three") == record() == registry.get("three")
+    with pytest.raises(StateError, match="three runs already"):
+        registry.claim(record())
+    # Its launcher's next change mends the file.
+    changed = msgspec.structs.replace(record(), phase="stopping")
+    registry.write(changed)
+    notices.clear()
+    assert registry.find("three") == changed
+    assert notices == []
+
+
+def test_a_damaged_file_goes_with_its_overlay(registry: Registry) -> None:
+    registry.claim(record())
+    (registry.directory / "three.json").write_text("{")
+    registry.release(record())
+    assert registry.running() == []
+    assert list(registry.directory.glob("**/*.json")) == []
+    # Nor does it when there is no copy any more.
+    registry.claim(record())
+    (registry.directory / "three.json").write_text("{")
+    (registry.directory / "three" / state.COPY).unlink()
+    registry.release(record())
+    assert list(registry.directory.glob("**/*.json")) == []
+
+
+def test_the_copy_of_an_overlay_that_has_ended_does_not_count(
+    registry: Registry, notices: list[str]
+) -> None:
+    registry.claim(record(launcher=FORMER))
+    (registry.directory / "three.json").write_text("{")
+    assert registry.running() == []
+    assert "is no state file" in notices[0]
+
+
 def test_another_format_is_not_guessed_at(registry: Registry) -> None:
     registry.claim(record())
     registry.write(msgspec.structs.replace(record(), format=state.FORMAT + 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ from padres_tx.cli.broker import broker as command
 from tests.overlay.wire import (
     PATIENCE_S,
     ROOT,
+    Lines,
     RawClient,
     Refused,
     free_ports,
@@ -206,7 +206,7 @@ def test_all_links_up_is_logged_once(tmp_path: Path) -> None:
 
 
 def test_a_log_line_holds_fields_and_tracebacks() -> None:
-    file = io.StringIO()
+    file = Lines()
     observer = JsonLines("B1", file)
     observer(
         {
@@ -227,7 +227,7 @@ def test_a_log_line_holds_fields_and_tracebacks() -> None:
             "log_failure": Failure(ValueError("why")),
         }
     )
-    first, second = map(json.loads, file.getvalue().splitlines())
+    first, second = map(json.loads, file.lines())
     assert first == {
         "time": "1970-01-01T00:00:00.000Z",
         "level": "warn",

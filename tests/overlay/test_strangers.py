@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 import resource
@@ -25,6 +24,7 @@ from overlay.pending_connections import PendingConnections, origin_of
 from overlay.settings import Settings, within_files
 from tests.overlay.wire import (
     PATIENCE_S,
+    Lines,
     Process,
     RawClient,
     Refused,
@@ -110,7 +110,7 @@ def test_with_many_files_the_limits_are_those_of_the_settings() -> None:
 
 
 def test_a_flood_is_logged_at_a_bounded_rate_and_summed_up() -> None:
-    file, clock = io.StringIO(), Clock()
+    file, clock = Lines(), Clock()
     log = LimitedLog(
         Logger(namespace="overlay.x", observer=JsonLines("B1", file)), clock, "refused"
     )
@@ -118,7 +118,7 @@ def test_a_flood_is_logged_at_a_bounded_rate_and_summed_up() -> None:
         log.write(code="protocol" if n % 2 else "overloaded", n=n)
     clock.advance(PERIOD_S)
     log.write(code="protocol", n=1000)
-    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    lines = [json.loads(line) for line in file.lines()]
     assert [line["n"] for line in lines if "n" in line] == [*range(LINES_PER_PERIOD), 1000]
     summary = lines[LINES_PER_PERIOD]
     assert summary["event"] == "refused, more often than is logged"
@@ -127,14 +127,14 @@ def test_a_flood_is_logged_at_a_bounded_rate_and_summed_up() -> None:
 
 
 def test_different_codes_are_bounded_as_well() -> None:
-    file, clock = io.StringIO(), Clock()
+    file, clock = Lines(), Clock()
     log = LimitedLog(
         Logger(namespace="overlay.x", observer=JsonLines("B1", file)), clock, "refused"
     )
     for n in range(1000):
         log.write(code=f"code {n}")
     clock.advance(PERIOD_S)
-    summary = json.loads(file.getvalue().splitlines()[-1])
+    summary = json.loads(file.lines()[-1])
     assert summary["count"] == 980
     assert len(summary["codes"]) <= 17
 

@@ -61,6 +61,19 @@ class Process:
         return self.popen.wait(PATIENCE_S)
 
 
+class Lines:
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def append(self, lines: bytes) -> None:
+        self.written += lines
+
+    def lines(self) -> list[str]:
+        return self.written.decode().splitlines()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
