@@ -33,6 +33,27 @@ class LinkStatus(msgspec.Struct, frozen=True):
     unacked: int = 0
     outbox: int = 0
     congested: bool = False
+    #: Second processes: under the neighbour's name that were refused, and where the last was; what
+    #: the neighbour says of one under this broker's name; why the neighbour refuses this broker.
+    rivals: int = 0
+    last_rival: str = ""
+    notice: str = ""
+    refusal: str = ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should look after."""
+        found = []
+        if self.refusal:
+            found.append(f"refused by {self.neighbour}: {self.refusal}")
+        if self.notice:
+            found.append(f"{self.neighbour} says: {self.notice}")
+        if self.rivals:
+            found.append(
+                f"a second process called {self.neighbour} was refused {self.rivals} times, "
+                f"the last time from {self.last_rival}"
+            )
+        return found
 
 
 class ClientStatus(msgspec.Struct, frozen=True):
@@ -40,6 +61,28 @@ class ClientStatus(msgspec.Struct, frozen=True):
 
     client: str
     up: bool
+
+
+class TraceStatus(msgspec.Struct, frozen=True):
+    """A broker's trace; with a problem it is off."""
+
+    file: str
+    missing: int = 0
+    problem: str = ""
+
+
+class LogStatus(msgspec.Struct, frozen=True):
+    """Lines that a broker could not log, and why it still cannot."""
+
+    lost: int = 0
+    problem: str = ""
+
+
+class ConnectionsStatus(msgspec.Struct, frozen=True):
+    """The connections of a broker: those refused, by the code that they were told."""
+
+    pending: int = 0
+    refused: dict[str, int] = {}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -52,6 +95,26 @@ class Status(msgspec.Struct, frozen=True):
     clients: list[ClientStatus]
     messages_in: int
     messages_out: int
+    trace: TraceStatus | None = None
+    log: LogStatus = LogStatus()
+    connections: ConnectionsStatus = ConnectionsStatus()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should look after, although the broker runs."""
+        found = [warning for link in self.links for warning in link.warnings]
+        if self.trace is not None and self.trace.problem:
+            found.append(
+                f"the trace is off, {self.trace.missing} records are missing in "
+                f"{self.trace.file}: {self.trace.problem}"
+            )
+        if self.log.lost:
+            why = f": {self.log.problem}" if self.log.problem else ""
+            found.append(f"{self.log.lost} lines of the log were lost{why}")
+        for code in ("broker-full", "overloaded"):
+            if count := self.connections.refused.get(code, 0):
+                found.append(f"{count} connections were refused for want of room ({code})")
+        return found
 
     @property
     def missing(self) -> list[str]:

@@ -25,7 +25,7 @@ PLUG_INS = "padres_tx.commands"
 COMMANDS = {
     "demo": "padres_tx.cli.demo:demo",
     "up": "padres_tx.cli.up:up",
-    "status": "padres_tx.cli.up:status",
+    "status": "padres_tx.cli.status:status",
     "down": "padres_tx.cli.up:down",
     "sub": "padres_tx.cli.talk:sub",
     "pub": "padres_tx.cli.talk:pub",

@@ -11,28 +11,36 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from padres_tx.aio import operator
 from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option
+from padres_tx.cli.layout import Cell, Column, show
 
 #: Rows that are printed unless more are asked for: what a person can scroll through.
 ROWS_SHOWN = 10_000
+
+_ENTRY = {
+    "kind": Column(""),
+    "filter": Column("filter", "text"),
+    "client": Column("client"),
+    "seq": Column("number", "number"),
+    "hop": Column("from"),
+}
 
 #: Title of each table in a broker's report, and what its columns are called here.
 TABLES = {
     "srt": (
         "SRT: advertisements, and where they came from",
-        {"kind": "", "filter": "filter", "client": "client", "seq": "number", "hop": "from"},
+        _ENTRY,
     ),
     "prt": (
         "PRT: subscriptions, and where they came from",
-        {"kind": "", "filter": "filter", "client": "client", "seq": "number", "hop": "from"},
+        _ENTRY,
     ),
     "clients": (
         "Clients, their brokers, and the way there",
-        {"client": "client", "edge": "at broker", "hop": "by way of"},
+        {"client": Column("client"), "edge": Column("at broker"), "hop": Column("by way of")},
     ),
 }
 
@@ -105,12 +113,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
         if not rows:
             console.print(Text(f"{title}: none", "dim"))
             continue
-        table = Table(title=title, title_justify="left", title_style="italic")
-        for heading in columns.values():
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            # As Text: a filter looks like rich's markup, and is none.
-            table.add_row(*(Text(str(row[field])) for field in columns))
-        console.print(table)
+        cells = [[Cell(str(row[field])) for field in columns] for row in rows]
+        show(console, list(columns.values()), cells, title)
     if not report["complete"]:
         console.print(Text("There are more rows: choose some, or raise --limit.", "yellow"))

@@ -11,19 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from overlay.errors import OperationError, OverlayError, ProtocolError
 from padres_tx import engines
 from padres_tx.aio import Operator, operator
+from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
+from padres_tx.cli.layout import Cell, Column
 from padres_tx.survey import ANSWER_S
 
 #: How long an abort may take to reach every broker: a message or two over each link, and more only
@@ -111,7 +112,7 @@ def ls(*, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(line) for line in lines], indent=2))
     elif lines:
-        Console().print(_table(lines, ("tx", "engine", "broker", *_STATE)))
+        _show(lines, ("tx", "engine", "broker", *_STATE))
     else:
         say("no transaction is open")
     _end(seen)
@@ -140,8 +141,8 @@ def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) 
     else:
         decides = f"; {head.broker} decides it" if head.edge else ""
         title = f"{head.tx}: {head.engine}, coordinated by {head.coordinator}{decides}"
-        Console().print(Text(title, "bold"))
-        Console().print(_table(lines, ("broker", *_STATE, "clients")))
+        Console().print(Text(title, "bold"), soft_wrap=True)
+        _show(lines, ("broker", *_STATE, "clients"))
     _end(seen)
 
 
@@ -313,31 +314,23 @@ def _end(seen: Seen) -> None:
 
 # --- tables ---
 
-#: Column -> its heading. "waits_for" comes last: it is a sentence.
-_HEADINGS = {
-    "tx": "transaction",
-    "engine": "engine",
-    "coordinator": "coordinator",
-    "broker": "at broker",
-    "status": "status",
-    "since_s": "since",
-    "waits_for": "waits for",
-    "clients": "clients there",
+#: "waits_for" is a sentence.
+_COLUMNS = {
+    "tx": Column("transaction"),
+    "engine": Column("engine"),
+    "coordinator": Column("coordinator"),
+    "broker": Column("at broker"),
+    "status": Column("status"),
+    "since_s": Column("since", "number"),
+    "waits_for": Column("waits for", "text"),
+    "clients": Column("clients there", "text"),
 }
 _STATE = ("status", "since_s", "waits_for")
 
 
-def _table(lines: Iterable[Line], columns: Iterable[str]) -> Table:
-    table = Table()
-    shown = list(columns)
-    for column in shown:
-        justify: Any = "right" if column == "since_s" else "left"
-        heading = _HEADINGS[column]
-        table.add_column(heading, justify=justify, overflow="fold", min_width=len(heading))
-    for line in lines:
-        # As Text: a name is never markup.
-        table.add_row(*(Text(_cell(line, column)) for column in shown))
-    return table
+def _show(lines: Sequence[Line], columns: Sequence[str]) -> None:
+    rows = [[Cell(_cell(line, column)) for column in columns] for line in lines]
+    layout.show(Console(), [_COLUMNS[column] for column in columns], rows)
 
 
 def _cell(line: Line, column: str) -> str:

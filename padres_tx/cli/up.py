@@ -1,46 +1,36 @@
-"""`padres-tx up`, `status` and `down`: an overlay of this machine, from its start to its end.
+"""`padres-tx up` and `down`: an overlay of this machine, from its start to its end.
 
-Only arguments, tables and exit codes are dealt with here; starting and following is the
-`supervisor`'s, and where overlays are written down is `state`'s.
+Only arguments and exit codes are dealt with here; starting and following is the `supervisor`'s,
+where overlays are written down is `state`'s, and how they are shown is `status`'s.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from padres_tx import processes
 from padres_tx.cli.common import CheckFailed, WrongInput, say
+from padres_tx.cli.status import show_overlay
 from padres_tx.launcher import (
     KILL_S,
     LOOK_S,
     STOP_S,
     UP_S,
-    ending,
     on_loopback,
     with_free_ports,
 )
-from padres_tx.state import BrokerRecord, OverlayRecord, Registry, check_name
+from padres_tx.state import OverlayRecord, Registry, check_name
 from padres_tx.supervisor import LAUNCHER_LOG, Supervisor
-from padres_tx.survey import Status, survey
 from topologies import load
 
 #: What a launcher in the background may need beside the time for its overlay: its own start, and
 #: ending everything if that failed.
 LAUNCHER_S = 10.0 + STOP_S + KILL_S
-
-#: For a state that is neither of these, see the last column.
-STATE_STYLES = {"up": "green", "down": "red"}
-OTHER_STATE_STYLE = "yellow"
 
 _name_option = click.option(
     "--name",
@@ -125,7 +115,7 @@ def up(
 
 
 def _announce(record: OverlayRecord, as_json: bool, how_to_end: str) -> None:
-    _show(record, as_json)
+    show_overlay(record, as_json=as_json)
     say(f"overlay {record.name} is up; logs in {record.directory}; {how_to_end}")
 
 
@@ -167,101 +157,6 @@ def _start_detached(
         except subprocess.TimeoutExpired:
             launcher.kill()
         raise
-
-
-# --- status ---
-
-
-@click.command(
-    epilog="""
-\b
-Examples:
-  padres-tx status
-  padres-tx status --name second --json
-"""
-)
-@_name_option
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def status(*, name: str | None, as_json: bool) -> None:
-    """Ask the brokers of a running overlay how they are.
-
-    Exit code 1 if one of them is not up, with all its links.
-    """
-    record = Registry(notice=say).find(name, option="--name")
-    if not _show(record, as_json, counters=True):
-        raise SystemExit(CheckFailed.exit_code)
-
-
-def _show(record: OverlayRecord, as_json: bool, *, counters: bool = False) -> bool:
-    """Print how an overlay is; answers whether all of it is up."""
-    answers = survey({broker.name: broker.address for broker in record.brokers})
-    views = [_view(broker, answers[broker.name]) for broker in record.brokers]
-    if as_json:
-        overlay = {
-            "name": record.name,
-            "topology": record.topology,
-            "phase": record.phase,
-            "launcher_pid": record.launcher.pid,
-            "directory": record.directory,
-            "brokers": views,
-        }
-        click.echo(json.dumps(overlay, indent=2))
-    else:
-        Console().print(_table(record, views, counters=counters))
-    return record.phase == "up" and all(view["state"] == "up" for view in views)
-
-
-def _view(broker: BrokerRecord, answer: Status | str) -> dict[str, Any]:
-    """One broker, as data: what its launcher wrote down, and what it says itself."""
-    view: dict[str, Any] = {
-        "name": broker.name,
-        "address": broker.address,
-        "neighbours": list(broker.neighbours),
-        "pid": broker.process.pid,
-        "state": "up",
-        "problem": "",
-        "log": broker.log,
-    }
-    if broker.exit_code is not None:
-        view |= {"state": "down", "problem": ending(broker.exit_code)}
-    elif not processes.alive(broker.process):
-        view |= {"state": "down", "problem": "its process has gone"}
-    elif isinstance(answer, str):
-        view |= {"state": "silent", "problem": answer}
-    else:
-        if answer.missing:
-            view |= {"state": "linking", "problem": f"no link to {', '.join(answer.missing)}"}
-        view |= {
-            "uptime_s": answer.uptime_s,
-            "clients": [client.client for client in answer.clients],
-            "messages_in": answer.messages_in,
-            "messages_out": answer.messages_out,
-        }
-    return view
-
-
-def _table(record: OverlayRecord, views: list[dict[str, Any]], *, counters: bool) -> Table:
-    table = Table(title=f"overlay {record.name} ({record.phase})", title_justify="left")
-    table.add_column("broker", no_wrap=True)
-    table.add_column("address", no_wrap=True)
-    table.add_column("neighbours")
-    table.add_column("pid", no_wrap=True, justify="right")
-    table.add_column("state")
-    if counters:
-        for column in ("clients", "in", "out"):
-            table.add_column(column, no_wrap=True, justify="right")
-    for view in views:
-        state = view["state"] + (f": {view['problem']}" if view["problem"] else "")
-        row = [view["name"], view["address"], " ".join(view["neighbours"]), str(view["pid"])]
-        # As Text: a name is never markup.
-        cells = [Text(cell) for cell in row]
-        cells.append(Text(state, STATE_STYLES.get(view["state"], OTHER_STATE_STYLE)))
-        if counters:
-            clients = view.get("clients")
-            cells.append(Text("" if clients is None else str(len(clients))))
-            cells += [Text(str(view.get(key, ""))) for key in ("messages_in", "messages_out")]
-        table.add_row(*cells)
-    return table
 
 
 # --- down ---

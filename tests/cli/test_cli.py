@@ -80,9 +80,9 @@ class Started:
 class Shell:
     """A terminal of a user with a state directory of their own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, columns: int = 200) -> None:
         self.registry = Registry(directory)
-        self._settings = {state.DIRECTORY_ENV: str(directory), "COLUMNS": "200"}
+        self._settings = {state.DIRECTORY_ENV: str(directory), "COLUMNS": str(columns)}
 
     def start(self, *arguments: object) -> Started:
         return Started(arguments, {**os.environ, **self._settings})
