@@ -474,13 +474,14 @@ class Broker(Recorder):
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
             return self._let_go(source, message, now)
-        operation = message
+        operation, task = message, Task(source, message.req)
         if is_client(source):
             try:
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
                 return _answer(source, operation.req, error)
-        return self._apply(Task(source, operation.req), operation, now)
+            task.number = operation.seq
+        return self._apply(task, operation, now)
 
     def _undo(self, task: Task, operation: Operation, now: float) -> list[Effect]:
         if ClientName(operation.client) not in self.routing.crt:

@@ -105,7 +105,8 @@ class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
     req: int
     code: str = ""
     reason: str = ""
-    #: To a client: the life that a join was given.
+    #: To a client: the number that its edge broker has given to its operation (`Operation.seq`), or
+    #: the life that it has given to a client that joins.
     number: int = 0
 
 

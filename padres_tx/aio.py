@@ -15,7 +15,7 @@ The methods belong to that loop; from other threads use `padres_tx.sync`.
 happened; the session stays consistent either way, because the answer is still taken when it
 comes. A cancelled `publish` has published nothing if it was still waiting.
 
-**Notifications** go to the callbacks whose subscription wants them (`padres_tx.listeners`), one
+**Notifications** go to the callbacks whose subscription wants them (`padres_tx.holdings`), one
 after the other in the order of arrival, an asynchronous callback being awaited before the next is
 called. What no callback wants waits for the iterator. Both queues are bounded. A client that does
 not keep up stops acknowledging, its broker's queue fills, and the broker cuts it off: the iterator
@@ -51,8 +51,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from overlay.errors import OverlayError, from_code
-from overlay.frames import FrameTooLarge
-from overlay.messages import AnyMessage, Kind, Operation
+from overlay.messages import AnyMessage, Kind
 from padres_tx.aio_tx import Transacting, check_callable
 from padres_tx.channel import (
     CONNECT_TIMEOUT_S,
@@ -69,7 +68,6 @@ from padres_tx.errors import CallTimeout, ClientClosed, ClientError, Transaction
 from padres_tx.handles import Callback, Part, as_payload
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer, again
 from padres_tx.session import (
-    Answered,
     Event,
     FilterLike,
     Notification,
@@ -237,8 +235,6 @@ class Client(Transacting):
         self._calls: deque[tuple[Any, list[Callable[[Any], Any]]]] = deque()
         self._caller: asyncio.Task[None] | None = None
         self._notify: Callback | None = None
-        #: Operations that are not answered yet, whether or not anybody still waits for the answer.
-        self._operations: dict[int, Operation] = {}
         #: The first publication that was refused, for `close`, and how many more were.
         self._refused: OverlayError | None = None
         self._refused_more = 0
@@ -347,24 +343,7 @@ class Client(Transacting):
     ) -> None:
         check_callable("callback", callback)
         await self._room()
-        operation = self._session.operate(kind, filter)
-        self._operations[operation.req] = operation
-        if callback is not None:
-            self._listeners.listen(operation, callback)
-        try:
-            await self._request(operation, timeout_s)
-        except FrameTooLarge:
-            self._settle(operation.req, refused=True)
-            raise
-
-    def _settle(self, req: int, *, refused: bool) -> None:
-        operation = self._operations.pop(req, None)
-        if operation is None:
-            return
-        if refused and operation.kind == "sub":
-            self._listeners.refused(operation)
-        elif not refused and operation.kind == "usub":
-            self._listeners.unsubscribed(operation)
+        await self._request(self._session.operate(kind, filter, callback), timeout_s)
 
     # --- publications ---
 
@@ -484,7 +463,7 @@ class Client(Transacting):
                     self._carry_out(events)
                     return
             self._queued_bytes += len(event.payload)
-            callbacks = self._listeners.of(event.point)
+            callbacks = self._session.callbacks(event)
             if self._notify is not None and self._notify not in callbacks:
                 callbacks.append(self._notify)
             if callbacks:
@@ -495,8 +474,6 @@ class Client(Transacting):
         elif isinstance(event, Refused):
             self._publication_refused(event)
         else:
-            if isinstance(event, Answered):
-                self._settle(event.req, refused=event.error is not None)
             super()._take(event)
 
     def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:

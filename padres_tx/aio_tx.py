@@ -45,7 +45,6 @@ from padres_tx.handles import (
     Wait,
     check_wait,
 )
-from padres_tx.listeners import Listeners
 from padres_tx.peer import CALL_TIMEOUT_S, Peer, again
 from padres_tx.session import (
     Answered,
@@ -101,10 +100,9 @@ class Transacting(Peer, ABC):
 
     def __init__(self, session: Session, channel: Channel) -> None:
         super().__init__(session, channel)
-        self._listeners: Listeners[Callback] = Listeners()
         # In microseconds: no client gives a million numbers a second.
         life = time.time_ns() // 1000
-        self._transactions = Transactions(session, self._listeners, life=life)
+        self._transactions = Transactions(session, life=life)
         self._handlers = Handlers(session.name, self._finish, self._handler_failed)
         #: Those of which something can still be awaited.
         self._watches: dict[str, Watch] = {}

@@ -80,6 +80,7 @@ from padres_tx.wire import (
     Began,
     Begin,
     Commit,
+    Effective,
     Ended,
     Finish,
     Operate,
@@ -394,9 +395,8 @@ class Dynamic(TwoPhaseCommit):
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
             return self.doom(tx, error.code, str(error), now)
-        words = tx.words.setdefault(frame.hop, [])
-        words.append((step.kind, step.filter))
-        tx.words_bytes += len(codec.encode(words[-1]))
+        told = Effective(step.kind, step.filter, operation.seq, operate.number)
+        tx.words_bytes += len(codec.encode(told))
         if tx.words_bytes > WORDS_LIMIT_BYTES:
             reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
             return self.doom(tx, "refused", reason, now)
@@ -429,6 +429,10 @@ class Dynamic(TwoPhaseCommit):
         outcome = self.routing.apply(source, operation, scope)
         tx.footprint.operation(operation, outcome.read)
         self.applied(tx, source, operation, outcome)
+        if frame:
+            # Only here its number is certain: an engine may have let the operation wait.
+            words = tx.words.setdefault(frame.hop, [])
+            words.append(Effective(operation.kind, operation.filter, operation.seq, task.number))
         effects: list[Effect] = []
         if self.broker.trace:
             record = self.broker.record_change(

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from overlay.filters import Filter
 from overlay.messages import Hop, Pub, is_client
 from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_wire import AnyBetween
-from padres_tx.wire import Commit, Finish, Operate, TxID
+from padres_tx.wire import Commit, Effective, Finish, Operate, TxID
 
 
 class Verdict(NamedTuple):
@@ -102,7 +101,7 @@ class Tx:
         #: How many of them there are for each client, and their bytes.
         self.kept: dict[Hop, tuple[int, int]] = {}
         #: What clients of this broker have said in it, by client; also those that only received.
-        self.words: dict[Hop, list[tuple[str, Filter]]] = {}
+        self.words: dict[Hop, list[Effective]] = {}
         self.words_bytes = 0
 
     def clear(self) -> None:

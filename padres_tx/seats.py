@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from overlay.errors import OverlayError, ProtocolError
-from overlay.messages import AnyMessage, ClientName, Kind
+from overlay.messages import AnyMessage, ClientName
 from padres_tx import wire
+from padres_tx.holdings import Change
 from padres_tx.session import Event, Notification, Say
 from padres_tx.static import Op, Plan
-from padres_tx.transactions import Applied, Did, Drained, Terms, Transactions, Tx, Utter
+from padres_tx.transactions import Applied, Did, Terms, Transactions, Tx, Utter
 from padres_tx.wire import TxID, tx_text
 
 
@@ -89,7 +90,7 @@ class BrokerSeat(Seat):
             case wire.Applied():
                 return [Applied(tx_text(message.tx))]
             case wire.Drained():
-                return [Drained(tx_text(message.tx))]
+                return self.transactions.drained(message.tx)
         return self.told(message)
 
     def told(self, message: wire.ToClient) -> list[Event]:
@@ -104,8 +105,8 @@ class BrokerSeat(Seat):
             # Somebody else's, of which only publications have come, or words on our behalf.
             tx = self.new(ended.tx, coordinator=False)
             self.transactions.add(tx)
-        words = [(_kind(kind), filter) for kind, filter in ended.words]
-        return self.transactions.end(tx, ended.committed, ended.code, ended.reason, words)
+        changes = [Change(*effective) for effective in ended.words]
+        return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
 
     def say(self, message: wire.FromClient) -> Say:
         return Say(self.message(message))
@@ -124,7 +125,7 @@ class DynamicSeat(BrokerSeat):
 
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
         self.transactions.start(tx, number, op)
-        self.transactions.listen(number, op, callback)
+        self.transactions.listen(tx, number, op, callback)
         step = wire.Step(self.session.name, op.kind, op.filter, op.point, op.payload, number)
         return [Utter(tx, number, self.message(wire.Operate(tx.id, frame, number, step)))]
 
@@ -136,6 +137,7 @@ class DynamicSeat(BrokerSeat):
 
     def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
         self.transactions.over(tx, number)
+        self.session.withdraw(tx.id, number)
         tx.said = [said for said in tx.said if said.number != number]
         return [Did(tx, number, error)]
 
@@ -196,8 +198,8 @@ class StaticSeat(BrokerSeat):
 
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
         assert isinstance(tx, StaticTx)
-        tx.plan.add(op)
-        self.transactions.listen(number, op, callback)
+        tx.plan.add(op, number)
+        self.transactions.listen(tx, number, op, callback)
         return []
 
     def commit(self, tx: Tx) -> list[Event]:
@@ -222,10 +224,3 @@ class StaticSeat(BrokerSeat):
 
 #: The halves that an engine can go with by name.
 HALVES: dict[Any, type[Seat]] = {"dynamic": DynamicSeat, "static": StaticSeat}
-
-
-def _kind(kind: str) -> Kind:
-    match kind:
-        case "sub" | "usub" | "adv" | "uadv":
-            return kind
-    raise ProtocolError(f"{kind!r} is no word")

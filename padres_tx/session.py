@@ -9,19 +9,17 @@ One numbering serves everything that the client says: operations, publications a
 So (client, seq) names one of them for good, and their order is the order of the client's program,
 publications included. Numbers may have gaps.
 
-What the client holds follows the rule that the last word decides (`overlay.lastword`), over
-what was acknowledged and what is still on its way. A word on its way already counts, since the
-link keeps the order; it makes others obsolete only once it is acknowledged, since it might be
-refused. With this the caller's mistakes raise at the call. The edge broker checks again and has
-the last say.
+What the client holds, and which callbacks a publication is for, is in `padres_tx.holdings`, by the
+numbers that the edge broker gives to routing operations. With this the caller's mistakes raise at
+the call. The edge broker checks again and has the last say.
 
 Transactions are spoken by engines: `extend` gives an engine its seat, and the session hands its
-messages over unread. What a transaction makes of the client's words comes back by `adopt`.
+messages over unread. What a transaction changes for the client comes back by `commit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -37,7 +35,6 @@ from overlay.errors import (
     from_code,
 )
 from overlay.filters import Filter, Value, check_point
-from overlay.lastword import settle
 from overlay.messages import (
     AnyMessage,
     ClientName,
@@ -50,15 +47,16 @@ from overlay.messages import (
     Pub,
     PubRefused,
     Report,
+    Version,
     client_hop,
 )
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from overlay.space import Entry, Space
 from padres_tx.errors import BadName, TooManyRequests
+from padres_tx.holdings import CALLS_LIMIT, Change, Holdings
 
 #: Requests that may wait for their answers at once. A broker keeps a task for each, and a program
 #: that has a thousand calls in the air is ahead of the overlay anyway.
-PENDING_LIMIT = 1024
+PENDING_LIMIT = CALLS_LIMIT
 
 #: What a caller may give where a filter is asked for: a Filter, its mapping, or PADRES text.
 FilterLike: TypeAlias = Filter | Mapping[str, Any] | str
@@ -86,6 +84,8 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
     seq: int
     point: dict[str, Value]
     payload: bytes
+    #: The transactions that it comes before; `Session.callbacks` needs them.
+    hidden: tuple[Version, ...] = ()
 
     def __getitem__(self, attribute: str) -> Value:
         return self.point[attribute]
@@ -148,12 +148,11 @@ class Session:
 
     def __init__(self, name: str) -> None:
         self.name = check_client_name(name)
-        self._hop = client_hop(name)
         self._last = 0
-        #: Unanswered requests, and the word that each of them says, if it says one.
-        self._pending: dict[int, tuple[Space, Entry] | None] = {}
-        self._advertised = Space()
-        self._subscribed = Space()
+        #: Unanswered requests, and what each of them changes, if it is a routing operation.
+        self._pending: dict[int, Holdings | None] = {}
+        self.advertised = Holdings(name, client_hop(name))
+        self.subscribed = Holdings(name, client_hop(name))
         self._seats: dict[str, EngineSeat] = {}
         #: Makes the seat of an engine that speaks first, with somebody else's transaction.
         self.open_seat: Callable[[str], EngineSeat | None] = lambda engine: None
@@ -169,22 +168,18 @@ class Session:
         """Ask to be let in; the answer decides whether the name is free."""
         return Join(self._request(None), self.name, edge="")
 
-    def operate(self, kind: Kind, filter: FilterLike) -> Operation:
-        """(Un-)subscribe or (un-)advertise; `Answered` follows.
+    def operate(self, kind: Kind, filter: FilterLike, callback: Any = None) -> Operation:
+        """(Un-)subscribe or (un-)advertise; `Answered` follows. A subscription may have a callback.
 
         Raises FilterError; NotHeld for taking back what is not held in any part; TooManyRequests.
         """
         box = as_filter(filter)
-        space = self._space(kind)
-        if kind in ("usub", "uadv") and not space.reaches(box):
+        holdings = self._holdings(kind)
+        if kind in ("usub", "uadv") and not holdings.reaches(box):
             raise self.not_held(kind, box)
-        self._check_room()
-        seq = self._last + 1
-        operation = Operation(seq, kind, self.name, seq, box)
-        word = Entry(operation, self._hop)
-        self._request((space, word))
-        space.add(word)
-        return operation
+        req = self._request(holdings)
+        holdings.ask(req, kind, box, callback)
+        return Operation(req, kind, self.name, req, box)
 
     def publish(self, point: PointLike, payload: bytes = b"") -> Pub:
         """Publish; only a refusal is answered (`Refused`).
@@ -218,23 +213,49 @@ class Session:
         self._last += 1
         return self._last
 
-    def adopt(self, kind: Kind, filter: Filter, seq: int) -> None:
-        """A word has taken effect in a transaction: the client's own, or one said on its behalf.
+    def listen(self, tx: Version, call: int, filter: Filter, callback: Any) -> None:
+        """The client has subscribed in a transaction, with a callback."""
+        self.subscribed.listen(tx, call, filter, callback)
 
-        Its number says where it stands among the client's other words.
+    def withdraw(self, tx: Version, call: int) -> None:
+        """An operation in a transaction was not sent after all."""
+        self.subscribed.withdraw(tx, call)
+
+    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+        """A transaction has changed what the client holds; `drained` follows if it drains.
+
+        Raises ProtocolError for numbers that an edge broker cannot have given.
         """
-        space = self._space(kind)
-        word = Entry(Operation(0, kind, self.name, seq, filter), self._hop)
-        space.add(word)
-        _settle(space, word, refused=False)
+        for holdings, kinds in (
+            (self.subscribed, ("sub", "usub")),
+            (self.advertised, ("adv", "uadv")),
+        ):
+            mine = [change for change in changes if change.kind in kinds]
+            numbers = {change.number for change in mine}
+            if len(numbers) < len(mine) or not all(map(holdings.is_free, numbers)):
+                raise ProtocolError(f"{tx[0]}:{tx[1]} ends with a wrong number of an operation")
+            # Who may publish where does not depend on what comes to the client.
+            holdings.commit(tx, mine, drains=drains and holdings is self.subscribed)
+
+    def abort(self, tx: Version) -> None:
+        """A transaction has changed nothing."""
+        self.subscribed.abort(tx)
+
+    def drained(self, tx: Version) -> None:
+        """No publication from before a committed transaction will come any more."""
+        self.subscribed.drained(tx)
+
+    def callbacks(self, notification: Notification) -> list[Any]:
+        """The callbacks that a publication is for, each once, at the moment of its arrival."""
+        return self.subscribed.callbacks(notification.point, notification.hidden)
 
     def advertises(self, point: Mapping[str, Value]) -> bool:
         """Whether the client may publish there, as far as it knows."""
-        return bool(self._advertised.matching(point))
+        return self.advertised.contains(point)
 
     def holds(self, kind: Kind, filter: Filter) -> bool:
         """Whether there is something to take back, as far as the client knows."""
-        return self._space(kind).reaches(filter)
+        return self._holdings(kind).reaches(filter)
 
     def not_advertised(self, point: Mapping[str, Value]) -> NotAdvertised:
         return NotAdvertised(f"{self.name} has not advertised {format_publication(point)}")
@@ -243,8 +264,8 @@ class Session:
         verb = "un-subscribe from" if kind == "usub" else "un-advertise"
         return NotHeld(f"{self.name} holds no part of {format_filter(filter)} to {verb}")
 
-    def _space(self, kind: Kind) -> Space:
-        return self._subscribed if kind in ("sub", "usub") else self._advertised
+    def _holdings(self, kind: Kind) -> Holdings:
+        return self.subscribed if kind in ("sub", "usub") else self.advertised
 
     # --- messages ---
 
@@ -255,11 +276,11 @@ class Session:
         """
         match message:
             case Pub():
-                name = ClientName(message.client)
-                return [Notification(name, message.seq, message.point, message.payload)]
+                name, point = ClientName(message.client), message.point
+                return [Notification(name, message.seq, point, message.payload, message.hidden)]
             case Done():
                 error = from_code(message.code, message.reason) if message.code else None
-                return [self._answer(message.req, error)]
+                return [self._answer(message.req, error, number=message.number)]
             case PubRefused():
                 return [Refused(message.seq, from_code(message.code, message.reason))]
             case Report():
@@ -273,10 +294,10 @@ class Session:
 
     # --- requests and what is held ---
 
-    def _request(self, word: tuple[Space, Entry] | None) -> int:
+    def _request(self, holdings: Holdings | None) -> int:
         self._check_room()
         self._last += 1
-        self._pending[self._last] = word
+        self._pending[self._last] = holdings
         return self._last
 
     def _check_room(self) -> None:
@@ -285,37 +306,20 @@ class Session:
                 f"{self.name} waits for {PENDING_LIMIT} answers already; await some first"
             )
 
-    def _answer(self, req: int, error: OverlayError | None, body: Any = None) -> Answered:
+    def _answer(
+        self, req: int, error: OverlayError | None, body: Any = None, *, number: int = 0
+    ) -> Answered:
         if req not in self._pending:
             raise ProtocolError(f"an answer to request {req}, which {self.name} did not make")
-        word = self._pending.pop(req)
-        if word is not None:
-            _settle(*word, refused=error is not None)
+        holdings = self._pending[req]
+        if holdings is not None and error is not None:
+            holdings.refuse(req)
+        elif holdings is not None:
+            if not holdings.is_free(number):
+                raise ProtocolError(f"an answer to request {req} with number {number}")
+            holdings.settle(req, number)
+        del self._pending[req]
         return Answered(req, error, body)
-
-
-def _settle(space: Space, word: Entry, *, refused: bool) -> None:
-    """Make an answered word definite, or take it back.
-
-    Answers may come in another order than the calls were made: a word settles those before it,
-    whether they are answered or not, and may itself have been settled by a later one.
-    """
-    if space.get(word.client, word.seq) is not word:
-        return
-    if refused:
-        space.remove(word)
-        return
-
-    def earlier(filter: Filter) -> list[Entry]:
-        return [entry for entry in space.overlapping(filter) if entry.seq < word.seq]
-
-    settled = settle(earlier, word.filter, word.positive)
-    for seq in settled.drop:
-        entry = space.get(word.client, seq)
-        assert entry is not None, seq
-        space.remove(entry)
-    if not settled.store:
-        space.remove(word)
 
 
 def _fault(body: Any) -> OverlayError | None:

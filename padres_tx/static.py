@@ -162,6 +162,8 @@ class Plan:
         self._ops: list[Op] = []
         self._clients: list[str] = []
         self._before: list[list[int]] = []
+        #: The coordinator's numbers for its own routing operations, by position.
+        self._calls: dict[int, int] = {}
         #: With what each operation is over: itself, or the last that it has made others do.
         self._ends: dict[Op, list[int]] = {}
         #: With what all that the coordinator has done so far is over.
@@ -171,8 +173,10 @@ class Plan:
     def __len__(self) -> int:
         return len(self._ops)
 
-    def add(self, op: Op) -> None:
-        """The coordinator does this next; `after` may name what it has done before.
+    def add(self, op: Op, call: int = 0) -> None:
+        """The coordinator does this next, as its call of this number.
+
+        `after` may name what it has done before.
 
         Raises BadTransaction for what cannot be put in an order, and has then added nothing.
         """
@@ -195,6 +199,8 @@ class Plan:
             self._last = last
             raise
         self._bytes = size
+        if op.filter is not None:
+            self._calls[start] = call
 
     def steps(self, number: Callable[[], int]) -> tuple[Step, ...]:
         """All operations in an order that respects the dependencies.
@@ -211,7 +217,7 @@ class Plan:
                 filter=self._ops[at].filter,
                 point=self._ops[at].point,
                 payload=self._ops[at].payload,
-                seq=number() if self._is_own_publication(at) else 0,
+                seq=number() if self._is_own_publication(at) else self._calls.get(at, 0),
                 after=tuple(sorted(position[before] for before in direct[at])),
                 receivers=tuple(self._ops[at].ops),
             )

@@ -15,10 +15,10 @@ the next operation, once; acting in what one has ended oneself raises Transactio
 How a transaction travels is its engine's business (`padres_tx.seats`); here is what all have in
 common.
 
-Operations are described by `padres_tx.static.Op` whatever the engine. The client's own words that
-a commit has made effective go into the session, so that it knows what it holds, at the place in
-the client's order where they were said. Callbacks count from the call on, as for plain
-subscriptions; an abort takes them back.
+Operations are described by `padres_tx.static.Op` whatever the engine. What a commit has changed for
+this client goes into the session, so that it knows what it holds, under the numbers of its edge
+broker. Callbacks count from the call on, as for plain subscriptions; an abort takes them back, and
+an un-subscription silences them only for what comes after it (`padres_tx.holdings`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import msgspec
 
 from overlay.errors import OverlayError
 from overlay.filters import Filter
-from overlay.messages import AnyMessage, Kind, Operation
+from overlay.messages import AnyMessage, Kind
 from padres_tx import engines
 from padres_tx.errors import (
     BadTransaction,
@@ -42,7 +42,7 @@ from padres_tx.errors import (
     UnknownEngine,
     UnknownTransaction,
 )
-from padres_tx.listeners import Listeners
+from padres_tx.holdings import Change
 from padres_tx.session import EngineEvent, Event, Notification, Session
 from padres_tx.static import Op
 from padres_tx.wire import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, tx_text
@@ -217,10 +217,9 @@ class Transactions:
     than any number that such a client has given to a transaction.
     """
 
-    def __init__(self, session: Session, listeners: Listeners[Any], *, life: int = 0) -> None:
+    def __init__(self, session: Session, *, life: int = 0) -> None:
         self.session = session
         self._life = life
-        self.listeners = listeners
         self._seats: dict[str, Seat] = {}
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
         self._txs: dict[str, Tx] = {}
@@ -436,9 +435,12 @@ class Transactions:
         committed: bool,
         code: str = "",
         reason: str = "",
-        words: Iterable[tuple[Kind, Filter]] = (),
+        changes: Iterable[Change] = (),
     ) -> list[Event]:
-        """The decision is known here: make the client's own words count, or take them back."""
+        """The decision is known here: make the changes of what the client holds count, if any.
+
+        Raises ProtocolError for changes with wrong numbers.
+        """
         if tx.state == "ended":
             return []
         tx.state = "ended"
@@ -448,10 +450,9 @@ class Transactions:
         self._coordinated -= tx.coordinator
         self._called -= sum(1 for frame in tx.frames if frame)
         if committed:
-            self._adopt(tx, words)
+            self.session.commit(tx.id, list(changes), drains=tx.seat.drains)
         else:
-            for said in tx.said:
-                self.listeners.refused(self._operation(*said))
+            self.session.abort(tx.id)
         self._ended.append(tx)
         if len(self._ended) > ENDED_LIMIT:
             oldest = self._ended.popleft()
@@ -459,25 +460,16 @@ class Transactions:
                 del self._txs[oldest.name]
         return [Decided(tx, tx.result)]
 
-    def _adopt(self, tx: Tx, words: Iterable[tuple[Kind, Filter]]) -> None:
-        # The words come in the order in which they were carried out. That can differ from the
-        # order of the calls when the client acts in several frames at once, but as a whole they
-        # stand where they were said. Those said on the client's behalf stand at the end.
-        numbers = iter(said.number for said in tx.said)
-        for kind, filter in words:
-            number = next(numbers, 0) or self.session.number()
-            self.session.adopt(kind, filter, number)
-            if kind == "usub":
-                self.listeners.unsubscribed(self._operation(number, kind, filter))
+    def drained(self, id: TxID) -> list[Event]:
+        """No publication from before a commit will come to this client any more."""
+        self.session.drained(id)
+        return [Drained(tx_text(id))]
 
-    def _operation(self, number: int, kind: Kind, filter: Filter) -> Operation:
-        return Operation(0, kind, self.session.name, number, filter)
-
-    def listen(self, number: int, op: Op, callback: Any) -> None:
-        """A subscription was said, with a callback."""
+    def listen(self, tx: Tx, number: int, op: Op, callback: Any) -> None:
+        """A subscription was made in a transaction, with a callback or without."""
         if callback is not None:
             assert op.filter is not None
-            self.listeners.listen(self._operation(number, "sub", op.filter), callback)
+            self.session.listen(tx.id, number, op.filter, callback)
 
     # --- checks ---
 

@@ -10,13 +10,13 @@ another one there. So a client can send a whole frame at once, without waiting f
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from overlay.codec import StructCodec
 from overlay.filters import Filter, Value
-from overlay.messages import EngineMessage, Version
+from overlay.messages import EngineMessage, Kind, Version
 
 #: A transaction's name: its coordinator, and a number that the coordinator has given once.
 TxID: TypeAlias = Version
@@ -63,7 +63,7 @@ class Step(Said, frozen=True, array_like=True, gc=False):
     filter: Filter | None = None
     point: dict[str, Value] | None = None
     payload: bytes = b""
-    #: The client's number for a publication, as for plain ones.
+    #: The coordinator's number for its own operation; of a publication, as for plain ones.
     seq: int = 0
     #: In a static transaction: the steps, by position, that must come before this one.
     after: tuple[int, ...] = ()
@@ -161,17 +161,28 @@ class Tcm(Said, frozen=True, array_like=True, gc=False, tag=22):
     payload: bytes
 
 
+class Effective(NamedTuple):
+    """A routing operation of a client that a commit has made effective."""
+
+    kind: Kind
+    filter: Filter
+    #: The number that the client's edge broker has given to it (`Operation.seq`).
+    number: int
+    #: The client's own number for it (`Step.seq`); 0 if another client has planned it.
+    call: int = 0
+
+
 class Ended(Said, frozen=True, array_like=True, gc=False, tag=23):
     """The decision. `code` says why it was aborted: "conflict" is worth another attempt.
 
-    `words` are this client's own routing operations that have become effective.
+    `words` are this client's routing operations that have become effective.
     """
 
     tx: TxID
     committed: bool
     code: str = ""
     reason: str = ""
-    words: tuple[tuple[str, Filter], ...] = ()
+    words: tuple[Effective, ...] = ()
 
 
 class Applied(Said, frozen=True, array_like=True, gc=False, tag=24):

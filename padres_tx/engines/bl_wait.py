@@ -162,25 +162,19 @@ class BlWait(Seat):
             self.transactions.over(tx, number)
             return [Utter(tx, number, pub), Did(tx, number)]
         assert op.filter is not None
-        operation = self.session.operate(op.kind, op.filter)
+        operation = self.session.operate(op.kind, op.filter, callback)
         if number not in tx.under_way:
             self.transactions.start(tx, number, op)
         self._asked[operation.req] = (tx, number, operation)
-        if callback is not None:
-            self.transactions.listeners.listen(operation, callback)
         return [Utter(tx, number, operation)]
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
         asked = self._asked.pop(req, None)
         if asked is None:
             return []
-        tx, number, operation = asked
+        tx, number, _ = asked
         if error is not None:
-            if operation.kind == "sub":
-                self.transactions.listeners.refused(operation)
             return self._failed(tx, number, error)
-        if operation.kind == "usub":
-            self.transactions.listeners.unsubscribed(operation)
         self.transactions.over(tx, number)
         return [Did(tx, number), *self._over(tx)]
 

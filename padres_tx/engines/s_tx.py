@@ -67,6 +67,7 @@ from padres_tx.wire import (
     Abort,
     Applied,
     AskOutcome,
+    Effective,
     Ended,
     Step,
     Submit,
@@ -417,10 +418,11 @@ class STx:
             hop = client_hop(client)
             if tx.edges[client] != self.broker.name or (decide and hop != tx.upstream):
                 continue  # Who was not asked to do anything need not hear that nothing happened.
+            own = client == tx.id[0]
             words = tuple(
-                (step.kind, step.filter)
-                for step in tx.steps
-                if step.client == client and step.filter is not None
+                Effective(done.kind, done.filter, done.seq, tx.steps[at].seq if own else 0)
+                for at in tx.order
+                if (done := tx.operations.get(at)) is not None and done.client == client
             )
             if decide is None:
                 effects.append(self._tell(hop, Ended(tx.id, True, words=words)))

@@ -191,12 +191,12 @@ async def test_until_unsubscribing_is_answered_the_callback_is_responsible() -> 
         seen: list[int] = []
         subscribing = asyncio.create_task(a1.subscribe(P1, lambda n: seen.append(n.seq)))
         await asyncio.sleep(0)
-        a1.receive(Done(2))
+        a1.receive(Done(2, number=1))
         await subscribing
         unsubscribing = asyncio.create_task(a1.unsubscribe(P1))
         await asyncio.sleep(0)
         a1.receive(Pub("E", 1, {"class": "p1"}))
-        a1.receive(Done(3))
+        a1.receive(Done(3, number=2))
         await unsubscribing
         while not seen:
             await asyncio.sleep(0)

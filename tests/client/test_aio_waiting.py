@@ -70,7 +70,7 @@ async def test_publishing_waits_while_the_window_is_full_and_can_be_cancelled() 
     async with alone() as (a1, channel):
         advertising = asyncio.create_task(a1.advertise(P1))
         await asyncio.sleep(0)
-        a1.receive(Done(2))
+        a1.receive(Done(2, number=1))
         await advertising
         channel.full = True
         cancelled = asyncio.create_task(a1.publish(P1, b"cancelled"))

@@ -78,7 +78,7 @@ def test_a_subscription_goes_only_towards_overlapping_advertisements() -> None:
 def test_a_subscription_with_nothing_to_go_to_is_answered_at_once_and_kept() -> None:
     core = broker("B1")
     joined(core, "D")
-    assert sent(tell(core, "@D", op("sub", "D", 2, ALL))) == [(("@D",), Done(102))]
+    assert sent(tell(core, "@D", op("sub", "D", 2, ALL))) == [(("@D",), Done(102, number=1))]
     assert len(core.routing.prt) == 1
 
 

@@ -626,4 +626,4 @@ def test_operations_are_answered_through_a_neighbour_that_comes_late(tmp_path: P
             done = c.receive()
             assert isinstance(done, Done) and (done.req, done.code) == (1, "")
             c.send(Operation(2, "adv", "early", 1, Filter(x=1)))
-            assert c.receive() == Done(2)
+            assert c.receive() == Done(2, number=1)

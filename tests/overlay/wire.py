@@ -254,7 +254,8 @@ class RawClient:
         """Subscribe, advertise and the like, and wait until it is done."""
         self.seq += 1
         self.send(Operation(1000 + self.seq, kind, self.name, self.seq, filter))
-        assert self.receive() == Done(1000 + self.seq)
+        done = self.receive()
+        assert isinstance(done, Done) and (done.req, done.code) == (1000 + self.seq, "")
 
     def publish(self, *numbers: int, **point: Any) -> None:
         """Publish one event a number."""

@@ -129,6 +129,7 @@ class BrokerByHand:
         self.said: list[Any] = []
         self.full = False
         self.waiting = 0
+        self.numbers = 0
         self.answer: Callable[[Any], list[Any]] = lambda message: []
 
     async def open(self, end: Client, timeout_s: float, *, retry: bool) -> None:
@@ -137,7 +138,9 @@ class BrokerByHand:
     def send(self, message: object) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(message, EngineMessage):
-            loop.call_soon(self.end.receive, Done(message.req))  # type: ignore[attr-defined]
+            self.numbers += 1
+            done = Done(message.req, number=self.numbers)  # type: ignore[attr-defined]
+            loop.call_soon(self.end.receive, done)
             return
         assert message.engine == self.engine
         said = wire.from_client.decode(message.body)

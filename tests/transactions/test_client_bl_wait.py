@@ -39,7 +39,9 @@ def sent(events: list[Event]) -> Any:
 
 def answer(half: Half, operation: Operation, code: str = "") -> list[Event]:
     events: list[Event] = []
-    for event in half.session.receive(Done(operation.req, code, "because" if code else "")):
+    for event in half.session.receive(
+        Done(operation.req, code, "because" if code else "", 0 if code else half.number())
+    ):
         assert isinstance(event, Answered)
         events += half.transactions.answered(event.req, event.error)
     return events
@@ -80,7 +82,7 @@ def test_the_commit_waits_for_answers_and_tells_a_refusal() -> None:
     assert tx.deadline_s > WAIT_S
     number, events = half.transactions.operate(tx, 0, static.sub(X1), "callback")
     operation = sent(events)
-    assert half.listeners.of(X1) == ["callback"]
+    assert half.callbacks(X1) == ["callback"]
     assert half.transactions.commit(tx) == []
     failed, decided = answer(half, operation, "operation")
     assert isinstance(failed, Did) and failed.number == number
@@ -88,7 +90,7 @@ def test_the_commit_waits_for_answers_and_tells_a_refusal() -> None:
     assert isinstance(decided, Decided)
     assert decided.result.code == "operation"
     assert decided.result.reason == "because; what was sent stays"
-    assert half.listeners.of(X1) == []
+    assert half.callbacks(X1) == []
 
 
 def test_an_operation_that_has_become_wrong_fails_and_the_next_one_goes_out() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from overlay.errors import NotAdvertised, NotHeld, ProtocolError
 from overlay.filters import Filter
-from overlay.messages import Done, EngineMessage
+from overlay.frames import FrameTooLarge
+from overlay.messages import ClientName, Done, EngineMessage
 from padres_tx import static, transactions, wire
 from padres_tx.errors import (
     BadTransaction,
@@ -20,7 +21,7 @@ from padres_tx.errors import (
     UnknownEngine,
     UnknownTransaction,
 )
-from padres_tx.listeners import Listeners
+from padres_tx.holdings import UNDRAINED_LIMIT
 from padres_tx.session import Event, Notification, Say, Session
 from padres_tx.static import Op
 from padres_tx.transactions import (
@@ -46,11 +47,23 @@ class Half:
     def __init__(self, name: str = "E") -> None:
         self.session = Session(name)
         self.session.receive(Done(self.session.join().req))
-        self.listeners: Listeners[str] = Listeners()
-        self.transactions = Transactions(self.session, self.listeners)
+        self.transactions = Transactions(self.session)
+        #: The last number that the broker has given to an operation.
+        self.numbers = 0
 
-    def plain(self, kind: Any, filter: Filter) -> None:
-        self.session.receive(Done(self.session.operate(kind, filter).req))
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def plain(self, kind: Any, filter: Filter, callback: str | None = None) -> None:
+        operation = self.session.operate(kind, filter, callback)
+        self.session.receive(Done(operation.req, number=self.number()))
+
+    def callbacks(self, point: dict[str, Any], *hidden: wire.TxID) -> list[str]:
+        return self.session.callbacks(Notification(ClientName("E"), 1, point, b"", hidden))
+
+    def effective(self, kind: Any, filter: Filter, call: int = 0) -> wire.Effective:
+        return wire.Effective(kind, filter, self.number(), call)
 
     def begin(self, engine: str = "d-tx", **terms: Any) -> Tx:
         tx, events = self.transactions.begin(engine, **terms)
@@ -366,7 +379,8 @@ def test_words_count_from_the_commit_on() -> None:
     with pytest.raises(NotAdvertised):
         half.session.publish(AT_X1)
     half.transactions.commit(tx)
-    half.told(wire.Ended(tx.id, True, words=(("adv", P1), ("usub", X1))))
+    words = (half.effective("adv", P1), half.effective("usub", X1))
+    half.told(wire.Ended(tx.id, True, words=words))
     half.session.publish(AT_X1)
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
@@ -387,58 +401,194 @@ def test_an_abort_leaves_what_the_client_holds() -> None:
 def test_words_said_on_the_clients_behalf_count_as_well() -> None:
     half = Half("D")
     half.plain("sub", P1)
-    half.told(wire.Ended(("E", 9), True, words=(("usub", X1), ("adv", P1))), engine="s-tx")
+    words = (half.effective("usub", X1), half.effective("adv", P1))
+    half.told(wire.Ended(("E", 9), True, words=words), engine="s-tx")
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
     half.session.publish(AT_X1)
 
 
-def test_words_stand_where_they_were_said() -> None:
-    """A plain operation sent after those of the transaction comes after them, whatever is answered
-    first."""
+def test_the_brokers_numbers_are_the_order_whatever_is_answered_first() -> None:
+    """A plan has un-subscribed the client before its call was carried out, and is told later."""
     half = Half()
-    tx = half.begin()
-    half.do(tx, static.sub(X1))
-    plain = half.session.operate("sub", P1)
-    half.session.receive(Done(plain.req))
-    unsub = half.session.operate("usub", X1)
-    half.session.receive(Done(unsub.req))
-    half.told(wire.Ended(tx.id, True, words=(("sub", X1),)))
+    half.plain("sub", X1, "old")
+    again = half.session.operate("sub", X1, "new")
+    planned = half.effective("usub", X1)
+    half.session.receive(Done(again.req, number=half.number()))
+    half.told(wire.Ended(("D", 9), True, words=(planned,)), engine="s-tx")
+    assert half.callbacks(AT_X1) == ["new"]
+    half.session.operate("usub", X1)  # So it holds x1.
+
+
+def test_a_plan_that_comes_after_a_call_without_an_answer_has_the_last_word() -> None:
+    half = Half()
+    call = half.session.operate("sub", X1, "callback")
+    carried_out = half.number()
+    half.told(wire.Ended(("D", 9), True, words=(half.effective("usub", X1),)), engine="s-tx")
+    half.session.receive(Done(call.req, number=carried_out))
+    assert half.callbacks(AT_X1) == []
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
 
 
-def test_words_count_in_the_order_in_which_they_were_carried_out() -> None:
+def test_operations_count_in_the_order_in_which_they_were_carried_out() -> None:
     """E says sub(x1) second, but its handler, called by the first operation, has come between."""
     half = Half()
-    half.plain("sub", P1)
+    half.plain("sub", P1, "old")
     half.plain("adv", P1)
     tx = half.begin()
     half.do(tx, static.tcm(AT_X1))
-    half.do(tx, static.sub(X1))
+    call = half.do(tx, static.sub(X1), callback="new")
     called(half, 3, tx.id)
-    half.do(tx, static.usub(X1), frame=3)
-    half.told(wire.Ended(tx.id, True, words=(("usub", X1), ("sub", X1))))
+    inner = half.do(tx, static.usub(X1), frame=3)
+    words = (half.effective("usub", X1, inner), half.effective("sub", X1, call))
+    half.told(wire.Ended(tx.id, True, words=words))
+    assert half.callbacks(AT_X1) == ["new"]
     half.session.operate("usub", X1)  # So it holds x1.
+
+
+@pytest.mark.parametrize("number", [0, -1, 1, 1 << 60])
+def test_a_number_that_no_edge_broker_gives_is_the_brokers_mistake(number: int) -> None:
+    half = Half()
+    half.plain("sub", P1)  # This one has 1.
+    operation = half.session.operate("sub", X1)
+    with pytest.raises(ProtocolError, match=f"with number {number}"):
+        half.session.receive(Done(operation.req, number=number))
+    with pytest.raises(ProtocolError, match="ends with a wrong number"):
+        half.told(wire.Ended(("D", 9), True, words=(wire.Effective("usub", P1, number),)))
 
 
 def test_callbacks_count_from_the_call_on_and_an_abort_takes_them_back() -> None:
     half = Half()
     tx = half.begin()
     half.do(tx, static.sub(X1), callback="callback")
-    assert half.listeners.of(AT_X1) == ["callback"]
+    assert half.callbacks(AT_X1) == ["callback"]
+    assert half.callbacks(AT_X1, tx.id) == []
+    with pytest.raises(NotHeld):  # But it is not committed.
+        half.session.operate("usub", X1)
     half.told(wire.Ended(tx.id, False, "conflict", "lost"))
-    assert half.listeners.of(AT_X1) == []
+    assert half.callbacks(AT_X1) == []
     tx = half.begin()
-    half.do(tx, static.sub(P1), callback="callback")
-    half.told(wire.Ended(tx.id, True, words=(("sub", P1),)))
-    assert half.listeners.of(AT_X1) == ["callback"]
+    call = half.do(tx, static.sub(P1), callback="callback")
+    half.told(wire.Ended(tx.id, True, words=(half.effective("sub", P1, call),)))
+    assert half.callbacks(AT_X1) == ["callback"]
     tx = half.begin()
     half.do(tx, static.usub(X1))
-    assert half.listeners.of(AT_X1) == ["callback"]
-    half.told(wire.Ended(tx.id, True, words=(("usub", X1),)))
-    assert half.listeners.of(AT_X1) == []
-    assert half.listeners.of({"class": "p1", "x": "x2"}) == ["callback"]
+    assert half.callbacks(AT_X1) == ["callback"]
+    half.told(wire.Ended(tx.id, True, words=(half.effective("usub", X1),)))
+    assert half.callbacks(AT_X1) == []
+    assert half.callbacks({"class": "p1", "x": "x2"}) == ["callback"]
+
+
+def test_a_callback_of_an_operation_that_was_not_sent_is_gone() -> None:
+    half = Half()
+    tx = half.begin()
+    number = half.do(tx, static.sub(X1), callback="callback")
+    half.transactions.unsent(tx, number, FrameTooLarge("too large"))
+    assert half.callbacks(AT_X1) == []
+
+
+# --- publications from before a commit ---
+
+
+def gives(half: Half, filter: Filter) -> wire.TxID:
+    """The client un-subscribes in somebody's transaction, and it is committed."""
+    tx = ("C", half.number())
+    called(half, 3, tx)
+    call = half.do(half.transactions.find(f"C:{tx[1]}"), static.usub(filter), frame=3)
+    half.told(wire.Ended(tx, True, words=(half.effective("usub", filter, call),)))
+    return tx
+
+
+def test_a_callback_lives_until_its_stream_is_drained() -> None:
+    half = Half("W")
+    half.plain("sub", X1, "work")
+    tx = gives(half, X1)
+    assert half.callbacks(AT_X1, tx) == ["work"], "it was published before the commit"
+    with pytest.raises(NotHeld):
+        half.session.operate("usub", X1)
+    assert half.told(wire.Drained(tx)) == [Drained(f"C:{tx[1]}")]
+    assert half.callbacks(AT_X1) == half.callbacks(AT_X1, tx) == []
+
+
+@pytest.mark.parametrize("how", ["plain", "d-tx", "s-tx"])
+def test_who_subscribes_again_gets_the_new_with_the_new_callback(how: str) -> None:
+    half = Half("W")
+    half.plain("sub", X1, "old")
+    tx = gives(half, X1)
+    if how == "plain":
+        operation = half.session.operate("sub", X1, "new")
+        assert half.callbacks(AT_X1, tx) == ["old"]
+        half.session.receive(Done(operation.req, number=half.number()))
+    else:
+        again = half.begin(how)
+        call = half.do(again, static.sub(X1), callback="new")
+        half.transactions.commit(again)
+        words = (half.effective("sub", X1, call),)
+        half.told(wire.Ended(again.id, True, words=words), engine=how)
+    assert half.callbacks(AT_X1, tx) == ["old"]
+    assert half.callbacks(AT_X1) == ["new"]
+    half.told(wire.Drained(tx))
+    assert half.callbacks(AT_X1) == ["new"]
+
+
+def test_the_same_callback_again_is_called_once() -> None:
+    half = Half("W")
+    half.plain("sub", X1, "work")
+    tx = gives(half, X1)
+    half.plain("sub", P1, "work")
+    assert half.callbacks(AT_X1, tx) == half.callbacks(AT_X1) == ["work"]
+    half.told(wire.Drained(tx))
+    assert half.callbacks(AT_X1) == ["work"]
+
+
+def test_unsubscribing_after_a_handover_does_not_silence_what_is_from_before_it() -> None:
+    half = Half("W")
+    half.plain("sub", X1, "old")
+    tx = gives(half, X1)
+    half.plain("sub", X1, "new")
+    half.plain("usub", X1)
+    assert half.callbacks(AT_X1, tx) == ["old"]
+    assert half.callbacks(AT_X1) == []
+    half.told(wire.Drained(tx))
+    assert half.callbacks(AT_X1, tx) == []
+
+
+def test_an_old_publication_that_only_a_later_subscription_has_brought_is_for_that() -> None:
+    half = Half("W")
+    half.plain("sub", Filter({"class": "p2"}), "other")
+    tx = gives(half, Filter({"class": "p2"}))
+    half.plain("sub", X1, "new")
+    assert half.callbacks(AT_X1, tx) == ["new"]
+
+
+def test_handovers_that_are_not_drained_are_told_apart() -> None:
+    half = Half("W")
+    half.plain("sub", X1, "first")
+    one = gives(half, X1)
+    half.plain("sub", X1, "second")
+    two = gives(half, X1)
+    half.plain("sub", X1, "third")
+    assert half.callbacks(AT_X1, one, two) == ["first"]
+    assert half.callbacks(AT_X1, two) == ["second"]
+    assert half.callbacks(AT_X1) == ["third"]
+    half.told(wire.Drained(one))
+    assert half.callbacks(AT_X1, two) == ["second"]
+    half.told(wire.Drained(two))
+    assert half.callbacks(AT_X1, two) == ["third"]
+
+
+def test_what_is_not_drained_is_bounded() -> None:
+    half = Half("W")
+    given = []
+    for _ in range(UNDRAINED_LIMIT + 1):
+        half.plain("sub", X1, "work")
+        given.append(gives(half, X1))
+    assert half.callbacks(AT_X1, *given[1:]) == ["work"]
+    assert half.callbacks(AT_X1, *given) == ["work"]
+    for tx in given:
+        half.told(wire.Drained(tx))
+    assert half.session.subscribed.entries() == []
 
 
 # --- static ---
@@ -471,7 +621,7 @@ def test_an_operation_that_cannot_be_ordered_is_not_in_the_transaction() -> None
     tx = half.begin("s-tx")
     with pytest.raises(BadTransaction, match="add that first"):
         half.do(tx, static.sub(X1, after=[static.sub(P1)]), callback="callback")
-    assert half.listeners.of(AT_X1) == [] and tx.said == []
+    assert half.callbacks(AT_X1) == [] and tx.said == []
 
 
 def test_a_static_transaction_without_operations_is_committed_at_once() -> None:

@@ -13,7 +13,6 @@ from overlay.filters import Filter
 from overlay.messages import AnyMessage
 from overlay.simulator import Simulator, Tape
 from padres_tx import static
-from padres_tx.listeners import Listeners
 from padres_tx.session import Answered, Event, Notification, Say, Session
 from padres_tx.static import Op
 from padres_tx.transactions import (
@@ -40,7 +39,7 @@ class Player:
     def __init__(self, simulator: Simulator, name: str, edge: str) -> None:
         self.simulator = simulator
         self.session = Session(name)
-        self.transactions = Transactions(self.session, Listeners())
+        self.transactions = Transactions(self.session)
         self.reaction: Reaction = lambda notification: []
         self.got: list[object] = []
         self.results: list[Result] = []

@@ -13,7 +13,7 @@ import pytest
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
 from padres_tx.static_tx import Admitted, Complete, Decide, Decided, Plan, Settled
-from padres_tx.wire import Abort, Applied, Ended, Step
+from padres_tx.wire import Abort, Applied, Effective, Ended, Step
 from tests.transactions.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.transactions.steps import box
 
@@ -225,8 +225,8 @@ def test_clients_learn_which_words_were_said_for_them() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     said = one.hear("B1", Decide(TX, True))
-    assert of_kind(said, Ended, "@D")[0].words == (("usub", P),)
-    assert of_kind(said, Ended, "@A")[0].words == (("sub", P),)
+    assert of_kind(said, Ended, "@D")[0].words == (Effective("usub", P, 2),)
+    assert of_kind(said, Ended, "@A")[0].words == (Effective("sub", P, 1),)
 
 
 def test_the_coordinator_may_abort_until_it_is_decided() -> None:
