@@ -33,6 +33,7 @@ PURE = (
     "overlay/link.py",
     "overlay/lastword.py",
     "padres_tx/session.py",
+    "padres_tx/holdings.py",
     "padres_tx/dynamic.py",
     "padres_tx/dynamic_tx.py",
     "padres_tx/static_tx.py",
