@@ -17,7 +17,7 @@ from overlay.filters import Filter
 from overlay.messages import Done, EngineMessage, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
 from overlay.trace import Record
-from padres_tx.wire import Step, from_client, to_client
+from padres_tx.wire import Effective, Step, from_client, to_client
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.explorer import Result
 from proofs.network import Move, State
@@ -190,6 +190,8 @@ def _value(value: Any) -> str:
         return format_filter(value)
     if isinstance(value, msgspec.Struct):
         return words(value)
+    if isinstance(value, Effective):
+        return _value((value.kind, value.filter))  # As elsewhere, without numbers.
     if isinstance(value, tuple):
         if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
             return f"{value[0]}:{value[1]}"
