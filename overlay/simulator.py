@@ -127,11 +127,14 @@ class Simulator:
         hop = client_hop(client)
         self._post(hop, Hop(self._clients[hop][0]), encode(message))
 
-    def crash(self, client: str) -> None:
-        """End a client's link; what it sent before still arrives, and then its end is noticed."""
+    def crash(self, client: str, *, lost: bool = False) -> None:
+        """End a client's link; what it sent before still arrives, unless that is `lost`, and then
+        its end is noticed."""
         hop = client_hop(client)
         broker, _ = self._clients.pop(hop)
         self._break(Hop(broker), hop)
+        if lost:
+            self._break(hop, Hop(broker))
 
         def notice() -> None:
             self._carry_out(broker, self.brokers[broker].client_left(client, self.now))

@@ -32,6 +32,7 @@ import msgspec
 
 from overlay.errors import OverlayError
 from overlay.frames import FrameTooLarge
+from padres_tx.asking import Learned
 from padres_tx.channel import Channel
 from padres_tx.errors import CallTimeout, NotCoordinator, TransactionError
 from padres_tx.handlers import Handler, Handlers, current_part
@@ -107,6 +108,8 @@ class Transacting(Peer, ABC):
         #: Those of which something can still be awaited.
         self._watches: dict[str, Watch] = {}
         self._wakers: dict[str, asyncio.TimerHandle] = {}
+        #: Answers to questions for outcomes that are awaited, by transaction.
+        self._outcomes: dict[str, asyncio.Future[Result]] = {}
         self._on_end: list[OnEnd] = []
         self._on_drained: list[OnDrained] = []
 
@@ -157,6 +160,25 @@ class Transacting(Peer, ABC):
                     value = await value
         return value
 
+    async def outcome(
+        self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """How a transaction has ended; waits for the decision if it is still open.
+
+        For whoever has its name, at any broker, also in a new program: brokers remember outcomes
+        for some minutes (`padres_tx.outcomes`). `engine` is needed only for engines from outside.
+
+        Raises UnknownTransaction if no broker knows it, TooManyRequests, CallTimeout,
+        ConnectionLost.
+        """
+        await self._room()
+        name, events = self._transactions.questions.ask(txID, engine)
+        future = self._outcomes.get(name)
+        if future is None:
+            future = self._outcomes[name] = asyncio.get_running_loop().create_future()
+        self._carry_out(events)
+        return await self._within(timeout_s, future, f"the outcome of {name}")
+
     # --- taking part ---
 
     def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
@@ -201,9 +223,14 @@ class Transacting(Peer, ABC):
     async def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
         """Commit it; answers how it has ended: `status` is "committed" or "aborted".
 
+        If an earlier client of this name has begun it, it answers how that has ended (`outcome`).
+
         Raises UnknownTransaction, NotCoordinator, TransactionFinished, CallTimeout,
         ConnectionLost.
         """
+        check_wait(wait)
+        if self._transactions.is_forgotten(txID):
+            return await self.outcome(txID)
         return await self._commit_of(self._transactions.find(txID), wait)
 
     async def abortTX(self, txID: str, reason: str = "") -> Result:
@@ -383,6 +410,8 @@ class Transacting(Peer, ABC):
                 self._wakers[tx.name] = loop.call_later(delay_s, self._wake, tx)
             case Decided(tx, result):
                 self._decided(tx, result)
+            case Learned():
+                self._learned(event)
             case Applied(name):
                 if name in self._watches:
                     succeed(self._watches[name].applied, None)
@@ -412,6 +441,15 @@ class Transacting(Peer, ABC):
         if not result.committed:
             self._handlers.ended(tx)
         self._call_back(result, [*self._on_end])
+
+    def _learned(self, learned: Learned) -> None:
+        future = self._outcomes.pop(learned.tx, None)
+        if future is None:
+            return
+        if learned.error is not None:
+            fail(future, learned.error)
+        elif learned.result is not None:
+            succeed(future, learned.result)
 
     def _settle_watch(self, watch: Watch, tx: Tx, result: Result, *, over: bool = False) -> None:
         succeed(watch.decided, result)
@@ -467,6 +505,9 @@ class Transacting(Peer, ABC):
             for watch in self._watches.values():
                 watch.fail(partial(again, error))
             self._watches.clear()
+            for future in self._outcomes.values():
+                fail(future, again(error))
+            self._outcomes.clear()
 
 
 def check_callable(what: str, given: object) -> None:

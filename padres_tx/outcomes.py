@@ -9,6 +9,7 @@ Time is what the core is given as `now`; this module knows neither clocks nor me
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, NamedTuple
@@ -74,7 +75,8 @@ class Outcomes:
     """The ended transactions of one engine at one broker, the oldest first."""
 
     def __init__(self) -> None:
-        self._ended: dict[TxID, EndedTx] = {}
+        # A plain dict takes ever longer to find its first key while the first ones are deleted.
+        self._ended: OrderedDict[TxID, EndedTx] = OrderedDict()
 
     def add(
         self,
@@ -93,7 +95,7 @@ class Outcomes:
         self._ended.pop(tx, None)
         self._expire(now)
         while len(self._ended) >= OUTCOMES_LIMIT:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
         some = tuple(islice(sorted(clients), CLIENTS_LIMIT))
         self._ended[tx] = EndedTx(
             tx, committed, code, reason[:REASON_LIMIT], began_at, now, edge, some, alone
@@ -113,4 +115,4 @@ class Outcomes:
             oldest = next(iter(self._ended))
             if now - self._ended[oldest].ended_at <= OUTCOME_AGE_S:
                 return
-            del self._ended[oldest]
+            self._ended.popitem(last=False)

@@ -27,10 +27,15 @@ from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
 from padres_tx.between import Answer, Ask, asking
 from padres_tx.outcomes import OUTCOME_AGE_S, EndedTx, Outcomes
-from padres_tx.wire import Outcome, Standing, TxID, engine_message, to_client, tx_text
-
-#: Questions that one client may have open: each may go to every broker.
-QUESTIONS_PER_CLIENT = 64
+from padres_tx.wire import (
+    QUESTIONS_PER_CLIENT,
+    Outcome,
+    Standing,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
 
 #: Questions that clients and neighbours may have open at a broker.
 QUESTIONS_LIMIT = 10_000

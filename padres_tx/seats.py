@@ -35,6 +35,8 @@ class Seat(ABC):
     is_static: ClassVar[bool] = False
     #: Whether `Drained` follows a commit.
     drains: ClassVar[bool] = False
+    #: Whether brokers remember outcomes, and answer `wire.AskOutcome`.
+    remembers: ClassVar[bool] = False
 
     def __init__(self, engine: str, transactions: Transactions) -> None:
         self.engine = engine
@@ -79,6 +81,8 @@ class Seat(ABC):
 class BrokerSeat(Seat):
     """What engines that are decided at a broker have in common."""
 
+    remembers = True
+
     def abort(self, tx: Tx, reason: str) -> list[Event]:
         return [self.say(wire.Abort(tx.id, reason))]
 
@@ -91,6 +95,8 @@ class BrokerSeat(Seat):
                 return [Applied(tx_text(message.tx))]
             case wire.Drained():
                 return self.transactions.drained(message.tx)
+            case wire.Outcome():
+                return self.transactions.questions.told(self.engine, message)
         return self.told(message)
 
     def told(self, message: wire.ToClient) -> list[Event]:

@@ -31,6 +31,7 @@ from padres_tx import aio, handles
 from padres_tx.aio_tx import check_callable
 from padres_tx.errors import ClientError
 from padres_tx.handles import Awaited, Wait
+from padres_tx.peer import CALL_TIMEOUT_S
 from padres_tx.session import FilterLike, Notification, PointLike
 from padres_tx.static import Op, Ops
 from padres_tx.transactions import DEADLINE_S, Result
@@ -291,6 +292,12 @@ class Transacting(ABC):
             with tx:
                 values.append(function(tx))
         return values[-1]
+
+    def outcome(
+        self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """How a transaction has ended; see `padres_tx.aio_tx.Transacting.outcome`."""
+        return self._run(self._client.outcome(txID, engine=engine, timeout_s=timeout_s))
 
     # --- taking part ---
 

@@ -33,6 +33,7 @@ from overlay.errors import OverlayError
 from overlay.filters import Filter
 from overlay.messages import AnyMessage, Kind
 from padres_tx import engines
+from padres_tx.asking import OutcomeQuestions
 from padres_tx.errors import (
     BadTransaction,
     NotCoordinator,
@@ -45,7 +46,7 @@ from padres_tx.errors import (
 from padres_tx.holdings import Change
 from padres_tx.session import EngineEvent, Event, Notification, Session
 from padres_tx.static import Op
-from padres_tx.wire import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, tx_text
+from padres_tx.wire import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, parse_tx, tx_text
 
 if TYPE_CHECKING:
     from padres_tx.seats import Seat
@@ -221,6 +222,7 @@ class Transactions:
         self.session = session
         self._life = life
         self._seats: dict[str, Seat] = {}
+        self.questions = OutcomeQuestions(self)
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
         self._txs: dict[str, Tx] = {}
         self._ended: deque[Tx] = deque()
@@ -346,14 +348,20 @@ class Transactions:
         tx = self._txs.get(name) if isinstance(name, str) else None
         if tx is not None:
             return tx
-        client, _, number = name.rpartition(":") if isinstance(name, str) else ("", "", "")
-        if not client or not (number.isascii() and number.isdigit()):
+        id = parse_tx(name) if isinstance(name, str) else None
+        if id is None:
             raise UnknownTransaction(f"{name!r} names no transaction; 'E:17' would")
-        if client == self.session.name:
+        if id[0] == self.session.name:
             raise UnknownTransaction(f"{name} is no transaction of ours, or has ended long ago")
-        raise UnknownTransaction(
-            f"{self.session.name} takes no part in {name}, which is {client}'s"
-        )
+        raise UnknownTransaction(f"{self.session.name} takes no part in {name}, which is {id[0]}'s")
+
+    def is_forgotten(self, name: str) -> bool:
+        """Whether this is the name of a transaction of ours that this object does not know.
+
+        A client of the same name may have begun it before; its outcome can be asked for.
+        """
+        id = parse_tx(name) if isinstance(name, str) and name not in self._txs else None
+        return id is not None and id[0] == self.session.name
 
     # --- what the shell has to tell ---
 

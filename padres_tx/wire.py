@@ -29,6 +29,9 @@ OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
 TX_LIMIT = 100_000
 TX_PER_CLIENT_LIMIT = 1024
 
+#: Questions for outcomes that one client may have open: each may go to every broker.
+QUESTIONS_PER_CLIENT = 64
+
 #: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
 DEADLINE_LIMIT_S = 3600.0
 

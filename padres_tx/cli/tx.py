@@ -26,6 +26,7 @@ from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
 from padres_tx.cli.layout import Cell, Column
 from padres_tx.survey import ANSWER_S
+from padres_tx.wire import parse_tx
 
 #: How long an abort may take to reach every broker: a message or two over each link, and more only
 #: where a link is just coming back.
@@ -33,7 +34,7 @@ SPREAD_S = 10.0
 SPREAD_LOOK_S = 0.05
 
 #: What a transaction's status can be when it is decided; everything else is open.
-DECIDED = ("committed", "aborted")
+DECIDED = ("committed", "aborted", "finished")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -49,6 +50,10 @@ class Line(msgspec.Struct, frozen=True):
     waits_for: str
     clients: list[str]
     broker: str = ""
+    #: Of one that has ended: how long ago, and why it was aborted.
+    ended_s: float | None = None
+    code: str = ""
+    reason: str = ""
 
     @property
     def open(self) -> bool:
@@ -70,12 +75,13 @@ class Seen(msgspec.Struct, frozen=True):
 \b
 Examples:
   padres-tx tx ls
+  padres-tx tx ls --ended
   padres-tx tx show E:17
   padres-tx tx abort E:17
 """
 )
 def tx() -> None:
-    """See what transactions are open, and abort one."""
+    """See what transactions are open or have ended, and abort one."""
 
 
 def _where(command: Any) -> Any:
@@ -94,23 +100,32 @@ def _where(command: Any) -> Any:
 \b
 Examples:
   padres-tx tx ls
+  padres-tx tx ls --ended
   padres-tx tx ls --overlay second --json
   padres-tx tx ls --at 10.0.0.1:7001 --at 10.0.0.2:7002
 """
 )
 @_where
+@click.option("--ended", is_flag=True, help="List those that have ended, the last one first.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as a JSON list.")
-def ls(*, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
+def ls(*, overlay: str | None, at: tuple[str, ...], ended: bool, as_json: bool) -> None:
     """List the transactions: since when, which engine, and what each waits for.
 
-    A decided one is listed until every broker has heard of the decision.
+    A decided one is listed until every broker has heard of the decision. With --ended: how the last
+    ones have ended, and why, as long as brokers remember them (some minutes).
 
     Exit code 1 if a broker did not answer.
     """
-    seen = _ask(_places(overlay, at))
+    seen = _ask(_places(overlay, at), "ended" if ended else "")
     lines = [_summary(lines) for lines in _by_tx(seen.lines).values()]
+    if ended:
+        lines.sort(key=lambda line: line.ended_s or 0.0)
     if as_json:
-        click.echo(json.dumps([msgspec.to_builtins(line) for line in lines], indent=2))
+        click.echo(json.dumps([_fields(line) for line in lines], indent=2))
+    elif lines and ended:
+        _show(lines, ("tx", "engine", "broker", *_END))
+    elif ended:
+        say("no broker remembers a transaction that has ended")
     elif lines:
         _show(lines, ("tx", "engine", "broker", *_STATE))
     else:
@@ -130,8 +145,11 @@ Examples:
 @_where
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
-    """Show how the transaction ID stands at every broker that knows it."""
-    seen = _ask(_places(overlay, at))
+    """Show how the transaction ID stands at every broker that knows it, or how it has ended there.
+
+    Brokers remember for some minutes how transactions have ended.
+    """
+    seen = _ask(_places(overlay, at), name=name)
     lines = _find(name, seen)
     head = _spokesman(lines)
     if as_json:
@@ -139,10 +157,16 @@ def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) 
         brokers = [_without(line, told) for line in lines]
         click.echo(json.dumps({**told, "brokers": brokers}, indent=2))
     else:
-        decides = f"; {head.broker} decides it" if head.edge else ""
+        verb = "decides" if head.open else "decided"
+        decides = f"; {head.broker} {verb} it" if head.edge else ""
         title = f"{head.tx}: {head.engine}, coordinated by {head.coordinator}{decides}"
         Console().print(Text(title, "bold"), soft_wrap=True)
-        _show(lines, ("broker", *_STATE, "clients"))
+        known = [line for line in lines if line.ended_s is None]
+        ended = [line for line in lines if line.ended_s is not None]
+        if known:
+            _show(known, ("broker", *_STATE, "clients"))
+        if ended:
+            _show(ended, ("broker", *_END, "clients"))
     _end(seen)
 
 
@@ -162,7 +186,7 @@ def abort(name: str, *, overlay: str | None, at: tuple[str, ...]) -> None:
     decided before, or cannot be aborted from here.
     """
     places = _places(overlay, at)
-    head = _spokesman(_find(name, _ask(places)))
+    head = _spokesman(_find(name, _ask(places, name=name)))
     if not head.open:
         raise CheckFailed(f"{name} is {head.status} already")
     if not head.edge:
@@ -200,12 +224,13 @@ def _places(overlay: str | None, at: tuple[str, ...]) -> dict[str, str]:
     return {broker.name: broker.address for broker in record.brokers}
 
 
-def _ask(places: Mapping[str, str]) -> Seen:
-    """All transactions at these brokers.
+def _ask(places: Mapping[str, str], what: str = "", *, name: str = "") -> Seen:
+    """All transactions at these brokers, or those that have "ended"; and the one of that name,
+    whether it has ended or not.
 
     Raises CheckFailed if none of them answers.
     """
-    answers = asyncio.run(_ask_all(places))
+    answers = asyncio.run(_ask_all(places, [what, f"ended {name}"] if name else [what]))
     silent = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
     if answers and len(silent) == len(answers):
         name, reason = next(iter(silent.items()))
@@ -214,17 +239,18 @@ def _ask(places: Mapping[str, str]) -> Seen:
     return Seen(lines, silent)
 
 
-async def _ask_all(places: Mapping[str, str]) -> dict[str, list[Line] | str]:
+async def _ask_all(places: Mapping[str, str], arguments: list[str]) -> dict[str, list[Line] | str]:
     names = sorted(engines.broker_factories())
 
     async def ask(name: str, at: str) -> list[Line] | str:
         try:
             async with asyncio.timeout(ANSWER_S), operator(at, retry=False) as broker:
-                return [
-                    msgspec.structs.replace(line, broker=name)
-                    for engine in names
-                    for line in await _lines(broker, engine)
-                ]
+                found: dict[str, Line] = {}
+                for engine in names:
+                    for argument in arguments:
+                        for line in await _lines(broker, engine, argument):
+                            found.setdefault(line.tx, msgspec.structs.replace(line, broker=name))
+                return list(found.values())
         except TimeoutError:
             return f"no answer within {ANSWER_S:g} s"
         except OverlayError as error:
@@ -234,9 +260,9 @@ async def _ask_all(places: Mapping[str, str]) -> dict[str, list[Line] | str]:
     return dict(zip(places, answers, strict=True))
 
 
-async def _lines(broker: Operator, engine: str) -> list[Line]:
+async def _lines(broker: Operator, engine: str, argument: str) -> list[Line]:
     try:
-        body = await broker.inspect(engine, timeout_s=ANSWER_S)
+        body = await broker.inspect(engine, argument, timeout_s=ANSWER_S)
     except OperationError:
         return []  # A broker that does not have the engine has no transactions of it.
     try:
@@ -271,8 +297,7 @@ def _of(name: str, lines: Iterable[Line]) -> list[Line]:
 
 def _find(name: str, seen: Seen) -> list[Line]:
     """The lines of one transaction, at least one. Raises WrongInput, CheckFailed."""
-    client, _, number = name.rpartition(":")
-    if not client or not (number.isascii() and number.isdigit()):
+    if parse_tx(name) is None:
         raise WrongInput(f"{name!r} names no transaction; its coordinator and a number do: E:17")
     lines = _of(name, seen.lines)
     if not lines and seen.silent:
@@ -300,8 +325,16 @@ def _summary(lines: list[Line]) -> Line:
 
 
 def _without(line: Line, told: Mapping[str, str]) -> dict[str, Any]:
+    return {key: value for key, value in _fields(line).items() if key not in told}
+
+
+def _fields(line: Line) -> dict[str, Any]:
+    """A line as data; an open one has no end to tell of."""
     fields: dict[str, Any] = msgspec.to_builtins(line)
-    return {key: value for key, value in fields.items() if key not in told}
+    if line.ended_s is None:
+        for key in ("ended_s", "code", "reason"):
+            del fields[key]
+    return fields
 
 
 def _end(seen: Seen) -> None:
@@ -314,7 +347,7 @@ def _end(seen: Seen) -> None:
 
 # --- tables ---
 
-#: "waits_for" is a sentence.
+#: "waits_for" and "reason" are sentences.
 _COLUMNS = {
     "tx": Column("transaction"),
     "engine": Column("engine"),
@@ -324,8 +357,12 @@ _COLUMNS = {
     "since_s": Column("since", "number"),
     "waits_for": Column("waits for", "text"),
     "clients": Column("clients there", "text"),
+    "ended_s": Column("ended", "number"),
+    "code": Column("code"),
+    "reason": Column("reason", "text"),
 }
 _STATE = ("status", "since_s", "waits_for")
+_END = ("status", "ended_s", "code", "reason")
 
 
 def _show(lines: Sequence[Line], columns: Sequence[str]) -> None:
@@ -335,6 +372,9 @@ def _show(lines: Sequence[Line], columns: Sequence[str]) -> None:
 
 def _cell(line: Line, column: str) -> str:
     value = getattr(line, column)
-    if column == "since_s":
-        return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    if column in ("since_s", "ended_s"):
+        text = f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min"
+        return f"{text} ago" if column == "ended_s" else text
+    text = ", ".join(value) if isinstance(value, list) else str(value)
+    # A client says why it aborts; a terminal must not take that for commands.
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -26,11 +26,15 @@ from padres_tx.errors import UnknownEngine
 GROUP = "padres_tx.engines"
 
 
+def own_names() -> list[str]:
+    """The names of the package's own engines."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
 def names() -> list[str]:
     """The names of all engines, the package's own and those from outside."""
-    own = {module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)}
     outside = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
-    return sorted(own | outside)
+    return sorted(outside.union(own_names()))
 
 
 def load(name: str) -> ModuleType | Any:

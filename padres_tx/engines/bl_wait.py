@@ -33,7 +33,7 @@ from padres_tx.transactions import (
     Wake,
     check_seconds,
 )
-from padres_tx.wire import TxID
+from padres_tx.wire import TxID, parse_tx
 
 #: Long enough for a message to cross small overlays, as the paper's were found to need.
 WAIT_S = 0.05
@@ -128,10 +128,9 @@ class BlWait(Seat):
     # --- those who take part ---
 
     def notified(self, name: str, notification: Notification) -> list[Event] | None:
-        client, _, number = name.rpartition(":")
-        if not client or not (number.isascii() and number.isdigit()):
+        id = parse_tx(name)
+        if id is None:
             return None
-        id = (client, int(number))
         tx = self.transactions.get(id)
         if tx is None or (tx.state == "ended" and not tx.coordinator):
             tx = self.new(id, coordinator=False)
