@@ -50,12 +50,14 @@ from overlay.messages import (
     Operation,
     Pub,
     PubRefused,
+    Reachability,
     Report,
     Run,
     client_hop,
     is_client,
 )
 from overlay.notation import format_publication
+from overlay.reach import Reach
 from overlay.recording import Recorder, moved
 from overlay.routing import Home, Routing, Scope
 from overlay.space import Entry
@@ -99,6 +101,7 @@ class Broker(Recorder):
         super().__init__(name, Versions())
         self.routing = Routing(name, neighbours)
         self.trace = trace
+        self.reach = Reach(name)
         self._tasks: Tasks[Task] = Tasks()
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
@@ -122,6 +125,7 @@ class Broker(Recorder):
             Join: self._asked_to_join,
             Leave: self._leave,
             Inspect: self._inspect,
+            Reachability: self._reported,
             EngineMessage: self._engine_message,
         }
         self.engines: dict[str, Engine] = {
@@ -191,7 +195,7 @@ class Broker(Recorder):
         had to know is in what is sent now.
         """
         source = Hop(neighbour)
-        effects: list[Effect] = []
+        effects = self._tell_others(source, *self.reach.reset(source))
         for task in self._tasks.under_way():
             if task.origin == source:
                 task.req = 0
@@ -210,11 +214,48 @@ class Broker(Recorder):
                 for entry in self.routing.srt[hop]:
                     if is_visible(entry, self.versions.view()):
                         effects.append(Send((source,), _advertisement(entry)))
-        for req in self._tasks.to(source):
-            effects += self._finished(self._tasks.answered(source, req), now)
+        effects += [Send((source,), report) for report in self.reach.reports(source)]
+        for task in self._tasks.reset(source):
+            effects += self._finished(task, now)
         for engine in self.engines.values():
             effects += engine.link_reset(source, now)
         return effects
+
+    def link_down(self, neighbour: BrokerName, now: float) -> list[Effect]:
+        """The neighbour has been unreachable for a while: nothing waits for its answers any more.
+
+        It still gets all that it has to know: its link keeps that. `link_up` or `link_reset` ends
+        this.
+        """
+        source = Hop(neighbour)
+        if self.reach.is_absent(source):
+            return []
+        effects = self._tell_others(source, self.reach.lose(source))
+        for task in self._tasks.lose(source):
+            effects += self._finished(task, now)
+        return effects
+
+    def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
+        """The neighbour can be reached again, and its link goes on where it was."""
+        source = Hop(neighbour)
+        self._tasks.find(source)
+        back = self.reach.find(source)
+        return self._tell_others(source, back) if back is not None else []
+
+    def _reported(self, source: Hop, report: Reachability, now: float) -> list[Effect]:
+        if source not in self.routing.neighbours:
+            raise ProtocolError(f"{source} is no neighbour of {self.name}")
+        if not all(map(NAME_PATTERN.fullmatch, (report.broker, report.neighbour))):
+            raise ProtocolError(f"{source} reports on what is no broker")
+        return self._tell_others(source, report) if self.reach.take(source, report) else []
+
+    def _tell_others(self, source: Hop, *reports: Reachability) -> list[Effect]:
+        others = tuple(hop for hop in self.routing.neighbours if hop != source)
+        return [Send(others, report) for report in reports] if others else []
+
+    def is_late(self, neighbour: Hop) -> bool:
+        """Whether a neighbour that was unreachable has not carried out all that it was sent."""
+        return self._tasks.late(neighbour) > 0
 
     # --- publications ---
 
@@ -396,6 +437,7 @@ class Broker(Recorder):
         operation: Operation,
         sent: Iterable[tuple[Hop, Operation]],
         context: Any,
+        now: float,
     ) -> list[Effect]:
         """Tell neighbours of an operation that an engine has carried out here by itself.
 
@@ -403,7 +445,8 @@ class Broker(Recorder):
         """
         task = Task(source, 0, engine, context)
         task.operation = operation
-        return [self._ask(task, hop, message) for hop, message in sent]
+        effects = [self._ask(task, hop, message) for hop, message in sent]
+        return effects + self._finished(task, now)
 
     def release(self, now: float) -> list[Effect]:
         """Carry out what has waited for a decision and need not wait any more."""
@@ -469,7 +512,8 @@ class Broker(Recorder):
     @property
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
-        return not (len(self._tasks) or self._held or self._waiting or self._joining)
+        waits = len(self._tasks) or self._held or self._waiting or self._joining
+        return not (waits or self._tasks.is_late)
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
@@ -513,8 +557,9 @@ class Broker(Recorder):
                     kind, now, task.origin, operation, outcome, view, tx, whose, after
                 )
             )
-        effects += [self._ask(task, hop, sent) for hop, sent in outcome.forward]
-        effects += [self._ask(task, hop, sent) for hop, sent in outcome.triggered]
+        needed = {hop for engine in self.engines.values() for hop in engine.insists(operation)}
+        for hop, sent in outcome.forward + outcome.triggered:
+            effects.append(self._ask(task, hop, sent, insist=hop in needed))
         return effects + self._finished(task, now)
 
     def check_client(self, source: Hop, client: str) -> None:
@@ -576,11 +621,12 @@ class Broker(Recorder):
             # Two clients of one name came at once, at two brokers, and their joins have crossed.
             # Every broker decides alike: the one that came first stays.
             if (home.life, home.edge) <= (life, edge):
-                return _answer(source, join.req, _name_taken(client))
+                return _answer(source, join.req, self._name_taken(client))
             if home.edge == self.name:
                 # If a broker between the two was lost meanwhile, it may have been let in already.
                 loser = self._joining.get(home.hop)
-                effects += self._refuse_join(home.hop, loser.req if loser else 0, client)
+                reason = "" if loser else _came_earlier(client, edge)
+                effects += self._refuse_join(home.hop, loser.req if loser else 0, client, reason)
                 effects += self._silence(home.hop, now)
             # Its join is on its way, and may find that the winner has left again, and look new.
             effects += self._forget(home.hop, Leave(0, client, home.edge, home.life), now)
@@ -596,9 +642,18 @@ class Broker(Recorder):
                 effects.append(self._ask(task, hop, Join(0, client, edge, life)))
         return effects + self._finished(task, now)
 
-    def _refuse_join(self, source: Hop, req: int, client: ClientName) -> list[Effect]:
-        error = _name_taken(client)
+    def _refuse_join(
+        self, source: Hop, req: int, client: ClientName, reason: str = ""
+    ) -> list[Effect]:
+        error = NameTaken(reason) if reason else self._name_taken(client)
         return [*_answer(source, req, error), Close(source, error.code, str(error))]
+
+    def _name_taken(self, client: ClientName) -> NameTaken:
+        home = self.routing.crt.get(client)
+        missing = self.reach.behind(home.hop) if home is not None else []
+        where = f"; unreachable: {', '.join(map(str, missing))}" if missing and home else ""
+        at = f" at broker {home.edge}" if home is not None else ""
+        return NameTaken(f"a client named {client!r} is connected already{at}{where}")
 
     def _leave(self, source: Hop, leave: Leave, now: float) -> list[Effect]:
         if is_client(source):
@@ -641,11 +696,17 @@ class Broker(Recorder):
 
     # --- requests and their answers ---
 
-    def _ask(self, task: Task, hop: Hop, message: Operation | Join | Leave) -> Effect:
-        """Send a neighbour its part of a task; the task waits for the answer."""
-        return Send((hop,), msgspec.structs.replace(message, req=self._tasks.ask(task, hop)))
+    def _ask(
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+    ) -> Effect:
+        """Send a neighbour its part of a task; the task waits for the answer, unless the neighbour
+        cannot be reached and the task does not insist."""
+        req = self._tasks.ask(task, hop, insist=insist)
+        return Send((hop,), msgspec.structs.replace(message, req=req))
 
     def _done(self, source: Hop, done: Done, now: float) -> list[Effect]:
+        if self._tasks.came_late(source, done.req):
+            return []
         task = self._tasks.answered(source, done.req)
         if done.code and not task.error[0]:
             task.error = (done.code, done.reason)
@@ -701,8 +762,11 @@ def _answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:
     return [Send((hop,), Done(req, error.code, str(error)))] if req else []
 
 
-def _name_taken(client: str) -> NameTaken:
-    return NameTaken(f"a client named {client!r} is connected already")
+def _came_earlier(client: str, edge: str) -> str:
+    return (
+        f"a client named {client!r} joined earlier at broker {edge}, while the two brokers could "
+        "not reach each other"
+    )
 
 
 def _advertisement(entry: Entry) -> Operation:

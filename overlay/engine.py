@@ -6,7 +6,7 @@ does not know what a transaction is. The engines themselves are in `padres_tx`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
@@ -57,6 +57,11 @@ class Engine(Protocol):
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
         """A plain operation has been carried out."""
+        ...
+
+    def insists(self, operation: Operation) -> Collection[Hop]:
+        """The neighbours without whose answers a plain operation is not done, be they unreachable:
+        something of the engine's depends on it there."""
         ...
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:

@@ -112,6 +112,8 @@ class Host:
     def start(self) -> None:
         """Begin to look after the links."""
         self._clock.callLater(TICK_S, self._guarded, self._tick)
+        for neighbour in self.neighbours.values():
+            self._miss(neighbour)
 
     # Connections come.
 
@@ -179,10 +181,16 @@ class Host:
     def _linked(self, neighbour: Neighbour, opening: Opening, lost: int) -> None:
         self._log.info("link up", neighbour=neighbour.name, opening=opening.value)
         now = self.now()
+        if neighbour.absence is not None:
+            neighbour.absence.cancel()
+            neighbour.absence = None
         if opening is Opening.RESET:
             if lost:
                 self._log.error("messages given up", neighbour=neighbour.name, messages=lost)
             self._carry_out(self._core.link_reset(neighbour.name, now))
+        elif neighbour.absent:
+            self._carry_out(self._core.link_up(neighbour.name, now))
+        neighbour.absent = False
         self._touch(neighbour)
         self._end_turn(now)
         if not self._were_up and all(peer.link.connected for peer in self.neighbours.values()):
@@ -200,6 +208,23 @@ class Host:
             peer.wire.abort()
             peer.wire = None
         peer.link.cut()
+        if isinstance(peer, Neighbour):
+            self._miss(peer)
+
+    def _miss(self, neighbour: Neighbour) -> None:
+        """A neighbour has no connection: tell the core if that lasts."""
+        if neighbour.absence is None and not (neighbour.absent or neighbour.link.connected):
+            neighbour.absence = self._clock.callLater(
+                self.settings.absent_after_s, self._guarded, self._be_absent, neighbour
+            )
+
+    def _be_absent(self, neighbour: Neighbour) -> None:
+        neighbour.absence = None
+        neighbour.absent = True
+        self._log.warn("neighbour unreachable, going on without it", neighbour=neighbour.name)
+        now = self.now()
+        self._carry_out(self._core.link_down(neighbour.name, now))
+        self._end_turn(now)
 
     def lost(self, wire: Wire, peer: Peer) -> None:
         """A connection has ended, whoever ended it, perhaps before `answered`."""
@@ -213,6 +238,7 @@ class Host:
         peer.link.cut()
         if isinstance(peer, Neighbour):
             self._log.warn("link down", neighbour=peer.name, unacked=len(peer.link.unacked))
+            self._miss(peer)
         elif isinstance(peer, Operator):
             self._peers.pop(peer.hop, None)
         elif isinstance(peer, Client) and peer.parted:
@@ -564,6 +590,10 @@ class Host:
                 }
                 for peer in self._peers.values()
                 if isinstance(peer, Client)
+            ],
+            "unreachable": [
+                {"broker": missing.broker, "reported_by": missing.reported_by, "via": via}
+                for missing, via in self._core.reach.missing
             ],
             "messages_in": self._messages_in,
             "messages_out": self._messages_out,

@@ -7,7 +7,9 @@ moves when somebody moves it (`advance`), and only then do timers run out.
 It can be used from several threads: one works at a time, and the others wait. A port is called
 from whichever thread that is.
 
-This module knows no sessions. For links that are slow, cut or reordered there is the simulator.
+A link between two brokers can be cut and mended (`cut`, `mend`); it keeps what it is given.
+
+This module knows no sessions. For links that are slow or reordered there is the simulator.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from overlay.engine import EngineFactory
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
 from overlay.frames import PREFIX_SIZE, pack
 from overlay.messages import AnyMessage, BrokerName, Hop, Message, is_client
+from overlay.settings import ABSENT_AFTER_S
 from overlay.trace import Record
 
 
@@ -87,6 +90,10 @@ class InProcess:
         # between calls, and never longer than what one message from outside sets off.
         self._queue: deque[tuple[BrokerName, BrokerName | Attachment, bytes]] = deque()
         self._timers: dict[tuple[BrokerName, str], float] = {}
+        # What links that are cut keep, by source and destination, and when each end will be told
+        # that the other cannot be reached; None when it has been.
+        self._kept: dict[tuple[BrokerName, BrokerName], deque[bytes]] = {}
+        self._absences: dict[tuple[BrokerName, BrokerName], float | None] = {}
         self._lock = threading.RLock()
         self._running = False
 
@@ -104,19 +111,65 @@ class InProcess:
             attachment = self._attached[name, hop] = Attachment(self, name, hop, port)
             return attachment
 
+    def cut(self, one: str, other: str) -> None:
+        """Cut the link between two brokers, until `mend`; it keeps what they say to each other.
+
+        They go on without each other when so much time has passed as in production.
+
+        Raises KeyError if they are no neighbours.
+        """
+        with self._lock:
+            for end, neighbour in self._ends(one, other):
+                self._kept.setdefault((end, neighbour), deque())
+                self._absences.setdefault((end, neighbour), self.now + ABSENT_AFTER_S)
+
+    def mend(self, one: str, other: str) -> None:
+        """Let a link that was cut go on where it was; the overlay comes to rest.
+
+        Raises KeyError if they are no neighbours.
+        """
+        with self._lock:
+            ends = self._ends(one, other)
+            kept = {pair: self._kept.pop(pair, deque()) for pair in ends}
+            for end, neighbour in ends:
+                if self._absences.pop((end, neighbour), self.now) is None:
+                    self._carry_out(end, self.brokers[end].link_up(neighbour, self.now))
+            for (source, dest), bodies in kept.items():
+                self._queue.extend((dest, source, body) for body in bodies)
+            self._run()
+
+    def _ends(self, one: str, other: str) -> list[tuple[BrokerName, BrokerName]]:
+        for end, neighbour in ((one, other), (other, one)):
+            if Hop(neighbour) not in self.brokers[BrokerName(end)].routing.neighbours:
+                raise KeyError(f"{neighbour} is no neighbour of {end}")
+        ends = (BrokerName(one), BrokerName(other))
+        return [ends, ends[::-1]]
+
     def advance(self, seconds: float) -> None:
         """Let time pass: timers run out in their order, and the overlay comes to rest each time."""
         with self._lock:
             until = self.now + seconds
-            while self._timers:
-                due = min(self._timers, key=self._timers.__getitem__)
-                if self._timers[due] > until:
-                    break
-                self.now = max(self.now, self._timers.pop(due))
-                broker, key = due
-                self._carry_out(broker, self.brokers[broker].wake(key, self.now))
+            while (due := self._next_due()) is not None and due <= until:
+                self.now = max(self.now, due)
+                self._ring(due)
                 self._run()
             self.now = until
+
+    def _next_due(self) -> float | None:
+        absences = (at for at in self._absences.values() if at is not None)
+        return min((*self._timers.values(), *absences), default=None)
+
+    def _ring(self, due: float) -> None:
+        """Let the first of those run out that are due."""
+        for ends, at in self._absences.items():
+            if at == due:
+                self._absences[ends] = None
+                end, neighbour = ends
+                self._carry_out(end, self.brokers[end].link_down(neighbour, self.now))
+                return
+        broker, key = next(timer for timer, at in self._timers.items() if at == due)
+        del self._timers[broker, key]
+        self._carry_out(broker, self.brokers[broker].wake(key, self.now))
 
     def stop(self, error: OverlayError) -> None:
         """Detach everybody with this reason."""
@@ -191,7 +244,11 @@ class InProcess:
 
     def _forward(self, broker: BrokerName, hop: Hop, body: bytes) -> None:
         if (neighbour := BrokerName(hop)) in self.brokers:
-            self._queue.append((neighbour, broker, body))
+            kept = self._kept.get((broker, neighbour))
+            if kept is not None:
+                kept.append(body)
+            else:
+                self._queue.append((neighbour, broker, body))
             return
         attachment = self._attached.get((broker, hop))
         if attachment is not None:

@@ -140,6 +140,14 @@ class Report(Message, frozen=True, array_like=True, gc=False, tag=9):
     body: Any
 
 
+class Reachability(Message, frozen=True, array_like=True, gc=False, tag=10):
+    """A broker has lost a neighbour, or has it back; flooded among those that can be reached."""
+
+    broker: str
+    neighbour: str
+    up: bool
+
+
 class Signal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what concerns one connection only."""
 
@@ -184,6 +192,15 @@ class Goodbye(Signal, frozen=True, array_like=True, gc=False, tag=103):
 
 
 AnyMessage: TypeAlias = (
-    Pub | Operation | Join | Leave | Done | PubRefused | EngineMessage | Inspect | Report
+    Pub
+    | Operation
+    | Join
+    | Leave
+    | Done
+    | PubRefused
+    | EngineMessage
+    | Inspect
+    | Report
+    | Reachability
 )
 AnySignal: TypeAlias = Hello | Ack | Ping | Goodbye

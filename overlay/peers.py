@@ -69,7 +69,7 @@ class Peer:
 class Neighbour(Peer):
     """An adjacent broker; it is there as long as the topology is."""
 
-    __slots__ = ("calling", "name", "refusals")
+    __slots__ = ("absence", "absent", "calling", "name", "refusals")
 
     def __init__(self, name: BrokerName, link: Link, delay_s: float) -> None:
         super().__init__(Hop(name), link, delay_s)
@@ -78,6 +78,9 @@ class Neighbour(Peer):
         self.calling: Wire | None = None
         #: Connections in a row that ended without an answer: the dialling side waits longer.
         self.refusals = 0
+        #: Whether the core has been told that it cannot be reached, and what will tell it.
+        self.absent = False
+        self.absence: Timer | None = None
 
 
 class Client(Peer):

@@ -116,13 +116,13 @@ class Routing:
         Bringing what is here already changes nothing, nor does dropping what is not: an operation
         may have been carried out on behalf of the source (`apply_here`), or a plain operation that
         brings the entry is held here, and then the version that drops it won't be committed. Nor
-        does what comes from where its client is not: somebody of the same name has come elsewhere,
-        while a link was down, and those who say this will hear of it.
+        does what comes from where its client is not: a client of the same name has come elsewhere,
+        while a link was down, and may have gone again; the brokers that say this will hear of it.
 
         Raises ProtocolError for an entry that came from elsewhere.
         """
         home = self.crt.get(ClientName(operation.client))
-        if home is not None and home.hop != source:
+        if home is None or home.hop != source:
             return Outcome([], [], [])
         if operation.kind in ("sub", "usub"):
             return Outcome(self._apply_subscription(source, operation, scope), [], [])

@@ -30,6 +30,11 @@ FILES_RESERVED = 128
 #: Bytes of a secret; a hello with it has to fit into HELLO_LIMIT.
 SECRET_LIMIT_BYTES = 1024
 
+#: A neighbour without a connection for so long is absent: nobody waits for it any more. Longer than
+#: a connection takes to be made again, also on a busy machine, so that short breaks go unnoticed;
+#: short enough that a call that waits for it is not given up.
+ABSENT_AFTER_S = 1.0
+
 #: How long a client that lost its connection keeps its entries and its queue: enough for a broken
 #: connection or a changed network, short enough that the dead don't attract events for long.
 CLIENT_GRACE_S = 10.0
@@ -65,6 +70,7 @@ class Settings:
     neighbour_outbox_bytes: int = NEIGHBOUR_OUTBOX_BYTES
     heartbeat_s: float = HEARTBEAT_S
     idle_s: float = IDLE_S
+    absent_after_s: float = ABSENT_AFTER_S
 
 
 def within_files(settings: Settings, files: int) -> Settings:

@@ -6,8 +6,9 @@ delays here, and whatever the test decides with it. A run is therefore determine
 list of answers; a failing one replays from the tape and shrinks with it.
 
 Links keep what a TCP connection may lose (see `link`), so a cut connection is only a longer delay
-here (`cut`). What ends is a client (`crash`), a broker's life (`restart`), or that of a link which
-was down for so long that its ends have given it up (`reset`).
+here (`cut`); if it lasts, both ends are told (`link_down`), as a host would, and again when it is
+over. What ends is a client (`crash`), a broker's life (`restart`), or that of a link which was
+down for so long that its ends have given it up (`reset`).
 
 A client is any function from a message to the messages that it answers with; the simulator knows
 no sessions and no transactions.
@@ -19,6 +20,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from overlay.broker import Broker
@@ -32,6 +34,7 @@ from overlay.messages import (
     client_hop,
     is_client,
 )
+from overlay.settings import ABSENT_AFTER_S
 from overlay.trace import Record
 
 Choose: TypeAlias = Callable[[int], int]
@@ -89,6 +92,7 @@ class Simulator:
         *,
         broker: BrokerFactory = Broker,
         delay_steps: int = DELAY_STEPS,
+        absent_after_s: float = ABSENT_AFTER_S,
     ) -> None:
         self.now = 0.0
         #: What has happened so far: messages delivered, timers rung, actions done.
@@ -96,6 +100,10 @@ class Simulator:
         self.records: list[Record] = []
         #: Among how many delays one is chosen for each message; with one, nothing is chosen.
         self.delay_steps = delay_steps
+        #: How long a link is cut before its ends are told.
+        self.absent_after_s = absent_after_s
+        #: The clients that brokers have closed on: at which broker, who, and the code and reason.
+        self.closed: list[tuple[BrokerName, Hop, str, str]] = []
         self._choose = choose
         self._make_broker = broker
         self._tree = {
@@ -103,7 +111,8 @@ class Simulator:
             for name, others in sorted(neighbours.items())
         }
         self.brokers = {name: broker(name, others) for name, others in self._tree.items()}
-        self._clients: dict[Hop, tuple[BrokerName, Client]] = {}
+        #: There can be two of one name, at two brokers.
+        self._clients: dict[tuple[Hop, BrokerName], Client] = {}
         self._hash = hashlib.sha256()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ties = 0
@@ -112,26 +121,35 @@ class Simulator:
         self._arrives: dict[tuple[Hop, Hop], float] = {}
         self._lives: dict[tuple[Hop, Hop], int] = {}
         self._timers: dict[tuple[BrokerName, str], int] = {}
+        #: Until when links are cut, which ends have been told so, and brokers that are dead.
+        self._cut_until: dict[tuple[BrokerName, BrokerName], float] = {}
+        self._absent: set[tuple[BrokerName, BrokerName]] = set()
+        self._dead: set[BrokerName] = set()
 
     # --- what a test does ---
 
     def connect(self, client: str, at: str, receive: Client) -> None:
         """Attach a client to a broker; the client has to join, with its first message."""
-        self._clients[client_hop(client)] = (BrokerName(at), receive)
+        self._clients[client_hop(client), BrokerName(at)] = receive
 
-    def connected(self, client: str) -> bool:
-        return client_hop(client) in self._clients
+    def connected(self, client: str, at: str | None = None) -> bool:
+        """Whether there is a client of that name, at that broker or at any."""
+        return self._place(client_hop(client), at) is not None
 
-    def send(self, client: str, message: AnyMessage) -> None:
-        """Let a client say something to its broker."""
+    def send(self, client: str, message: AnyMessage, at: str | None = None) -> None:
+        """Let a client say something to its broker; of two of one name, the last that came."""
         hop = client_hop(client)
-        self._post(hop, Hop(self._clients[hop][0]), encode(message))
+        place = self._place(hop, at)
+        assert place is not None, f"{client} is not connected"
+        self._post(hop, Hop(place), encode(message))
 
-    def crash(self, client: str, *, lost: bool = False) -> None:
+    def crash(self, client: str, at: str | None = None, *, lost: bool = False) -> None:
         """End a client's link; what it sent before still arrives, unless that is `lost`, and then
         its end is noticed."""
         hop = client_hop(client)
-        broker, _ = self._clients.pop(hop)
+        broker = self._place(hop, at)
+        assert broker is not None, f"{client} is not connected"
+        del self._clients[hop, broker]
         self._break(Hop(broker), hop)
         if lost:
             self._break(hop, Hop(broker))
@@ -141,45 +159,107 @@ class Simulator:
 
         self._transmit(hop, Hop(broker), notice)
 
-    def leave(self, client: str) -> None:
+    def leave(self, client: str, at: str | None = None) -> None:
         """Let a client say goodbye; it is gone when every broker has forgotten it."""
         hop = client_hop(client)
-        broker, _ = self._clients[hop]
+        broker = self._place(hop, at)
+        assert broker is not None, f"{client} is not connected"
 
         def notice() -> None:
             self._carry_out(broker, self.brokers[broker].client_leaves(client, self.now))
 
         self._transmit(hop, Hop(broker), notice)
 
-    def cut(self, one: str, other: str, outage_s: float) -> None:
-        """Hold back what two neighbours, or a broker and "@" and its client, say for a while."""
+    def _place(self, hop: Hop, at: str | None) -> BrokerName | None:
+        places = [place for name, place in self._clients if name == hop and at in (None, place)]
+        return places[-1] if places else None
+
+    def cut(self, one: str, other: str, outage_s: float, *, reset: bool = False) -> None:
+        """Hold back what two neighbours, or a broker and "@" and its client, say for a while.
+
+        With `reset`, what two neighbours have said meanwhile is lost: their link begins anew.
+        """
         back = self.now + outage_s
         for link in ((Hop(one), Hop(other)), (Hop(other), Hop(one))):
             self._arrives[link] = max(back, self._arrives.get(link, 0.0))
+        if is_client(Hop(one)) or is_client(Hop(other)):
+            return
+        ends = (BrokerName(one), BrokerName(other))
+        for end, neighbour in (ends, ends[::-1]):
+            until = self._cut_until.get((end, neighbour), 0.0)
+            self._cut_until[end, neighbour] = max(back, until)
+            if outage_s > self.absent_after_s:
+                self._schedule(self.now + self.absent_after_s, partial(self._lose, end, neighbour))
+        # Scheduled now, so before any message that is sent from now on arrives.
+        if reset:
+            self._schedule(back, partial(self.reset, one, other))
+        else:
+            for end, neighbour in (ends, ends[::-1]):
+                self._schedule(back, partial(self._find, end, neighbour))
 
-    def restart(self, name: str) -> None:
+    def _lose(self, end: BrokerName, neighbour: BrokerName) -> None:
+        """One end of a link notices that the other cannot be reached, if that is still so."""
+        is_cut = self.now < self._cut_until.get((end, neighbour), 0.0) or neighbour in self._dead
+        if is_cut and (end, neighbour) not in self._absent and end not in self._dead:
+            self._absent.add((end, neighbour))
+            self._carry_out(end, self.brokers[end].link_down(neighbour, self.now))
+
+    def _find(self, end: BrokerName, neighbour: BrokerName, *, heard: bool = False) -> None:
+        """One end of a link has the other back; for sure if something of it has been heard."""
+        if (end, neighbour) not in self._absent:
+            return
+        if heard or self.now >= self._cut_until.get((end, neighbour), 0.0):
+            self._absent.remove((end, neighbour))
+            self._carry_out(end, self.brokers[end].link_up(neighbour, self.now))
+
+    def restart(self, name: str, outage_s: float = 0.0) -> None:
         """End a broker's life and begin a new one: its state, clients and messages are gone."""
         broker = BrokerName(name)
-        for hop in [hop for hop, (edge, _) in self._clients.items() if edge == broker]:
-            del self._clients[hop]
+        for hop, edge in [place for place in self._clients if place[1] == broker]:
+            del self._clients[hop, edge]
             self._break(hop, Hop(broker))
             self._break(Hop(broker), hop)
         for key in [key for key in self._timers if key[0] == broker]:
             del self._timers[key]
-        self.brokers[broker] = self._make_broker(broker, self._tree[broker])
         for other in self._tree[broker]:
             self._break(Hop(broker), Hop(other))
             self._break(Hop(other), Hop(broker))
-            self._carry_out(other, self.brokers[other].link_reset(broker, self.now))
+        if not outage_s:
+            self._begin_anew(broker)
+            return
+        self._dead.add(broker)
+        if outage_s > self.absent_after_s:
+            for other in self._tree[broker]:
+                self._schedule(self.now + self.absent_after_s, partial(self._lose, other, broker))
+        self._schedule(self.now + outage_s, partial(self._begin_anew, broker))
+
+    def _begin_anew(self, broker: BrokerName) -> None:
+        self._dead.discard(broker)
+        self.brokers[broker] = self._make_broker(broker, self._tree[broker])
+        for other in self._tree[broker]:
+            self._absent.discard((broker, other))
+            self._end_life(broker, other)
+            if other in self._dead:
+                self._schedule(self.now + self.absent_after_s, partial(self._lose, broker, other))
+            else:
+                self._reset_end(other, broker)
 
     def reset(self, one: str, other: str) -> None:
-        """Begin a new life of a link between two brokers that live: what is on it is gone."""
-        self._break(Hop(one), Hop(other))
-        self._break(Hop(other), Hop(one))
-        for end, neighbour in ((one, other), (other, one)):
-            broker = self.brokers[BrokerName(end)]
-            effects = broker.link_reset(BrokerName(neighbour), self.now)
-            self._carry_out(BrokerName(end), effects)
+        """Begin a new life of a link between two brokers: what is on it is gone."""
+        ends = (BrokerName(one), BrokerName(other))
+        if self._dead.isdisjoint(ends):
+            self._end_life(*ends)
+            for end, neighbour in (ends, ends[::-1]):
+                self._reset_end(end, neighbour)
+
+    def _end_life(self, one: BrokerName, other: BrokerName) -> None:
+        for source, dest in ((one, other), (other, one)):
+            self._break(Hop(source), Hop(dest))
+            self._cut_until.pop((source, dest), None)
+
+    def _reset_end(self, end: BrokerName, neighbour: BrokerName) -> None:
+        self._absent.discard((end, neighbour))
+        self._carry_out(end, self.brokers[end].link_reset(neighbour, self.now))
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something later in virtual time."""
@@ -215,11 +295,15 @@ class Simulator:
 
     def _deliver(self, source: Hop, dest: Hop, message: AnyMessage) -> None:
         if is_client(dest):
-            if dest in self._clients:
-                for answer in self._clients[dest][1](message, self.now):
-                    self.send(dest[1:], answer)
+            receive = self._clients.get((dest, BrokerName(source)))
+            if receive is not None:
+                for answer in receive(message, self.now):
+                    self.send(dest[1:], answer, source)
             return
         broker = BrokerName(dest)
+        if broker in self._dead:
+            return
+        self._find(broker, BrokerName(source), heard=True)
         try:
             effects = self.brokers[broker].receive(source, message, self.now)
         except PeerError as error:
@@ -235,9 +319,10 @@ class Simulator:
                     frame = encode(message)
                     for hop in hops:
                         self._post(Hop(broker), hop, frame)
-                case Close(hop):
-                    if hop in self._clients:
-                        self.crash(hop[1:])
+                case Close(hop, code, reason):
+                    if (hop, broker) in self._clients:
+                        self.closed.append((broker, hop, code, reason))
+                        self.crash(hop[1:], broker)
                 case SetTimer(key, delay_s):
                     self._set_timer(broker, key, delay_s)
                 case CancelTimer(key):

@@ -300,8 +300,8 @@ class Client(Transacting):
     # --- routing operations ---
 
     async def advertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Announce publications; returns when every broker knows, and the subscriptions that this
-        attracts have come.
+        """Announce publications; returns when every broker that can be reached knows, and the
+        subscriptions that this attracts have come.
 
         Raises FilterError, CallTimeout, ConnectionLost.
         """
@@ -321,7 +321,8 @@ class Client(Transacting):
         *,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Ask for publications; returns when no later one is lost for want of a route.
+        """Ask for publications; returns when no later one is lost for want of a route, at brokers
+        that can be reached.
 
         Those that this filter wants go to the callback, if there is one; to the iterator
         otherwise, unless another subscription has a callback for them.

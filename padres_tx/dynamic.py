@@ -50,6 +50,7 @@ everything in the order in which it came, and the argument holds as it stands.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -231,6 +232,9 @@ class Dynamic(TwoPhaseCommit):
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
         pass
 
+    def insists(self, operation: Operation) -> Collection[Hop]:
+        return ()
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was submitted")
 
@@ -263,11 +267,13 @@ class Dynamic(TwoPhaseCommit):
                 return f"{', '.join(clients)} to finish what a tcm asked for"
             under_way = len(tx.tasks.under_way())
             plural = "s" if under_way > 1 else ""
-            return f"{under_way} operation{plural} under way" if under_way else "its coordinator"
+            missing = inspection.missing(self.broker.reach, tx.tasks.awaited())
+            waits = f"{under_way} operation{plural} under way" if under_way else "its coordinator"
+            return f"{waits}; {missing}" if missing else waits
         if tx.status == "preparing" and tx.verdict is None:
             return "the decision of transactions that it conflicts with"
         if tx.awaited:
-            return f"brokers {', '.join(sorted(tx.awaited))}"
+            return inspection.awaited(self.broker.reach, tx.awaited)
         return "nothing" if not tx.open else "the decision"
 
     # --- beginning ---

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from overlay.effects import Effect
+from overlay.messages import Hop
+from overlay.reach import Reach
 from padres_tx.outcomes import Outcomes
 from padres_tx.wire import TxID, parse_tx, tx_text
 
@@ -76,3 +78,21 @@ def description(
         "waits_for": waits_for,
         "clients": sorted(clients),
     }
+
+
+def missing(reach: Reach, hops: Iterable[Hop]) -> str:
+    """The brokers behind these neighbours that cannot be reached, in words; "" if there are none.
+
+    The neighbours themselves count.
+    """
+    found = [str(missing) for hop in sorted(hops) for missing in reach.behind(hop)]
+    return f"unreachable: {', '.join(found)}" if found else ""
+
+
+def awaited(reach: Reach, hops: Iterable[Hop]) -> str:
+    """The neighbours whose answers are awaited, in words: those that cannot be reached, or behind
+    which somebody cannot, by the name of the missing broker."""
+    waits = sorted(hops)
+    here = [hop for hop in waits if not reach.behind(hop)]
+    texts = [missing(reach, waits), f"brokers {', '.join(here)}" if here else ""]
+    return "; ".join(filter(None, texts))

@@ -85,6 +85,13 @@ class ConnectionsStatus(msgspec.Struct, frozen=True):
     refused: dict[str, int] = {}
 
 
+class UnreachableBroker(msgspec.Struct, frozen=True):
+    """A broker that another one cannot reach, and the neighbour of it that has lost it."""
+
+    broker: str
+    reported_by: str
+
+
 class Status(msgspec.Struct, frozen=True):
     """What a broker says of itself; what is more than this is ignored."""
 
@@ -98,11 +105,14 @@ class Status(msgspec.Struct, frozen=True):
     trace: TraceStatus | None = None
     log: LogStatus = LogStatus()
     connections: ConnectionsStatus = ConnectionsStatus()
+    unreachable: list[UnreachableBroker] = []
 
     @property
     def warnings(self) -> list[str]:
         """What a person should look after, although the broker runs."""
         found = [warning for link in self.links for warning in link.warnings]
+        if self.beyond:
+            found.append(f"cannot reach {', '.join(self.beyond)}")
         if self.trace is not None and self.trace.problem:
             found.append(
                 f"the trace is off, {self.trace.missing} records are missing in "
@@ -120,6 +130,15 @@ class Status(msgspec.Struct, frozen=True):
     def missing(self) -> list[str]:
         """The neighbours that it has no link to."""
         return [link.neighbour for link in self.links if not link.up]
+
+    @property
+    def beyond(self) -> list[str]:
+        """The brokers that it cannot reach, though it has all links on its own side."""
+        return [
+            f"{missing.broker} (no link from {missing.reported_by})"
+            for missing in self.unreachable
+            if missing.reported_by != self.broker
+        ]
 
 
 def survey(addresses: Mapping[str, str], timeout_s: float = ANSWER_S) -> dict[str, Status | str]:

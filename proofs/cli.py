@@ -95,8 +95,8 @@ Examples:
     type=Faults(),
     default="delay",
     show_default=True,
-    help="What may go wrong: delay, link-cut, client-crash, with commas; or all of these, or none. "
-    "broker-restart comes on top: then only outcomes and deliveries are judged.",
+    help="What may go wrong: delay, link-cut, client-crash, partition, with commas; or all of "
+    "these, or none. broker-restart comes on top: then only outcomes and deliveries are judged.",
 )
 @click.option(
     "--crowded",

@@ -112,6 +112,8 @@ class Judge:
                     yield Anomaly("undecided", kind, tx["tx"], f"{name} still knows of it")
             if not broker.at_rest:
                 yield Anomaly("undecided", "", name, f"something still waits at {name}")
+            for missing, _ in broker.reach.missing:
+                yield Anomaly("undecided", "", name, f"{name} still misses {missing}")
             if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:
                 yield Anomaly("ghost", "", name, f"versions are left in the tables of {name}")
 

@@ -24,7 +24,7 @@ def tell(run: Run) -> Iterator[str]:
     if program.handovers is not None:
         yield from _stream(run)
     for fault in program.faults:
-        if fault.kind == "link-cut":
+        if fault.kind in ("link-cut", "partition"):
             yield f"{fault.at_ms} ms: {'-'.join(fault.where)} is cut for {fault.outage_ms} ms"
         elif fault.kind == RESTART:
             back = f", its clients come back {fault.outage_ms} ms later" if fault.outage_ms else ""

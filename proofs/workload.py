@@ -35,8 +35,9 @@ MIXED = "mixed"
 ENGINES = (*DECIDED, BL_WAIT, MIXED)
 
 #: What may go wrong in a run: every message has its own delay; links fall silent for a while;
-#: clients end in the middle of whatever they do, and some come back, at another broker.
-FAULTS = ("delay", "link-cut", "client-crash")
+#: clients end in the middle of whatever they do, and some come back, at another broker; links are
+#: down for so long that both sides go on without each other.
+FAULTS = ("delay", "link-cut", "client-crash", "partition")
 
 #: A broker that loses its memory, and its clients with it. Not among the faults that every engine
 #: survives: of a run with restarts only that is judged which holds without durable brokers.
@@ -59,6 +60,13 @@ WAIT_MS = 10
 #: Outages: long enough for a whole transaction to pass by, and some short ones.
 OUTAGE_STEP_MS = 10
 OUTAGE_STEPS = 16
+
+#: Where there are partitions: how soon the ends of a link go on without each other, in the midst of
+#: what happens; how long partitions last, around that, past a short deadline, and past the time
+#: after which brokers act on one; and that deadline, which some transactions have.
+ABSENT_AFTER_S = 0.02
+PARTITION_MS = (20, 40, 80, 160, 400, 1300, 3000)
+HURRY_S = 0.15
 
 T = TypeVar("T")
 
@@ -122,6 +130,7 @@ class Transaction(NamedTuple):
     patience_ms: int = 0
     spoiler: str = ""
     attempts: int = 1
+    deadline_s: float = DEADLINE_S
 
 
 class Handovers(NamedTuple):
@@ -177,6 +186,13 @@ class Program:
             self.faults += self._several(3, self._crash)
         if RESTART in shape.faults:
             self.faults += self._several(3, self._restart)
+        if "partition" in shape.faults and len(self.tree) > 1:
+            self.faults += self._several(4, self._partition)
+            hurried = self._several(3, lambda: self.choose(1 + len(self.transactions)))
+            for at in hurried:
+                if at:
+                    hurry = self.transactions[at - 1]._replace(deadline_s=HURRY_S)
+                    self.transactions[at - 1] = hurry
         #: How many choices it took; those behind them are delays.
         self.length = len(tape.choices)
 
@@ -289,6 +305,11 @@ class Program:
         where = links[self.choose(len(links))]
         outage_ms = OUTAGE_STEP_MS * (1 + self.choose(OUTAGE_STEPS))
         return Fault(self._moment(), "link-cut", where, outage_ms)
+
+    def _partition(self) -> Fault:
+        links = sorted(self.tree.edges)
+        outage_ms = PARTITION_MS[self.choose(len(PARTITION_MS))]
+        return Fault(self._moment(), "partition", links[self.choose(len(links))], outage_ms)
 
     def _crash(self) -> Fault:
         where = (self._client(), f"B{1 + self.choose(len(self.tree))}")
@@ -425,6 +446,8 @@ class Run:
         self.tape = tape
         self.program = (Crowd if shape.crowded else Program)(shape, tape)
         self.world = World(self.program.tree, tape.choose, factories=factories)
+        if "partition" in shape.faults:
+            self.world.sim.absent_after_s = ABSENT_AFTER_S
         self.attempts: list[Attempt] = []
         #: What the clients of a transaction without a broker's half have asked for.
         self.waited: list[list[tuple[str, int]]] = []
@@ -522,7 +545,8 @@ class Run:
 
     def _send(self, transaction: Transaction, attempt: int = 1, age: int = 0) -> TxID:
         world, coordinator = self.world, transaction.coordinator
-        deadline_s = FORSAKEN_S if transaction.ending == "forsaken" else DEADLINE_S
+        forsaken = transaction.ending == "forsaken"
+        deadline_s = FORSAKEN_S if forsaken else transaction.deadline_s
         if transaction.engine == "s-tx":
             return world.submit(coordinator, self._static(transaction), deadline_s=deadline_s)
         return world.begin(
@@ -628,7 +652,7 @@ class Run:
 
     def _fault(self, fault: Fault) -> None:
         sim = self.world.sim
-        if fault.kind == "link-cut":
+        if fault.kind in ("link-cut", "partition"):
             sim.cut(*fault.where, fault.outage_ms / 1000)
             return
         if fault.kind == RESTART:

@@ -172,6 +172,7 @@ def view(expected: Expected, answer: Status | str) -> dict[str, Any]:
         "clients": [client.client for client in answer.clients],
         "messages_in": answer.messages_in,
         "messages_out": answer.messages_out,
+        "unreachable": [missing.broker for missing in answer.unreachable],
         "warnings": answer.warnings,
     }
     if answer.missing:

@@ -138,6 +138,13 @@ class DTx(Dynamic):
                         return super()._vote(source, Vote(vote.tx, *lost), now)
         return super()._vote(source, vote, now)
 
+    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+        """A yes goes to a neighbour that was unreachable only when that has caught up: else it may
+        have missed what the transaction has read on this side, which counts as done without it."""
+        if tx.verdict == YES and self.broker.is_late(tx.upstream):
+            tx.verdict = Verdict(CONFLICT, f"{tx.upstream} catches up after it was unreachable")
+        return super()._answer(tx, now)
+
     @staticmethod
     def _lost(against: str, filter: Any) -> Verdict:
         return Verdict(CONFLICT, f"conflicts with {against} on {text(filter)}")

@@ -32,6 +32,7 @@ operations of these clients that overlap them wait, other transactions on them a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -100,6 +101,8 @@ class STx:
         self.reserved: dict[TxID, list[Undo]] = {}
         self.ended = Outcomes()
         self.questions = Questions(self)
+        #: The (un-)advertisements of what is committed and not settled, by client and number.
+        self._spreading: dict[tuple[str, int], Tx] = {}
 
     # --- the broker's inputs (overlay.engine.Engine) ---
 
@@ -137,8 +140,8 @@ class STx:
         tx = self.txs.get(tx_id) if tx_id is not None else None
         if tx is None or not tx.open:
             return []
-        missing = ", ".join(sorted(tx.unanswered))
-        return self._spread(tx, Decide(tx.id, False, "deadline", f"no answer from {missing}"), now)
+        reason = f"no answer from {self._unanswered(tx)}"
+        return self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         # What was admitted for it is decided without it; `holds` keeps its words until then.
@@ -193,6 +196,12 @@ class STx:
                 if edge is not None and edge not in tx.unanswered:
                     tx.lost.add(message.client)
 
+    def insists(self, operation: Operation) -> Collection[Hop]:
+        """What depends on an (un-)advertisement is carried out at all brokers of the span, and what
+        it moves there comes first; so nobody of the span is left out."""
+        tx = self._spreading.get((operation.client, operation.seq))
+        return tx.span if tx is not None else ()
+
     def undecided(self) -> list[tuple[str, Footprint]]:
         """What is admitted here, and what may not be carried out everywhere yet: an isolated
         transaction that reads it here might not find it elsewhere, and has to wait its turn."""
@@ -230,12 +239,22 @@ class STx:
             left = len(tx.steps) - len(tx.handled)
             waits = f"{left} operations" if left else "brokers that carry it out"
             if not left and tx.awaited:
-                waits = f"brokers {', '.join(sorted(tx.awaited))}"
+                waits = inspection.awaited(self.broker.reach, tx.awaited)
+            elif left and (missing := inspection.missing(self.broker.reach, tx.span)):
+                waits = f"{waits}; {missing}"
         elif tx.unanswered:
-            waits = f"brokers {', '.join(sorted(tx.unanswered))}"
+            waits = f"brokers {self._unanswered(tx)}"
         return inspection.description(
             tx, engine=self.name, waits_for=waits, clients=tx.edges, now=now
         )
+
+    def _unanswered(self, tx: Tx) -> str:
+        """The edge brokers that have not answered, and who cannot be reached on the way there."""
+        homes = (self.routing.crt.get(ClientName(name)) for name in tx.edges)
+        hops = {home.hop for home in homes if home and home.edge in tx.unanswered}
+        names = ", ".join(sorted(tx.unanswered))
+        missing = inspection.missing(self.broker.reach, hops)
+        return f"{names}; {missing}" if missing else names
 
     # --- planning ---
 
@@ -405,6 +424,9 @@ class STx:
         effects += self._send(beyond, decide)
         effects += self.questions.decided(tx.id, now)
         if decide.committed:
+            for operation in tx.operations.values():
+                if operation.kind in ("adv", "uadv"):
+                    self._spreading[operation.client, operation.seq] = tx
             return effects + self._carry_on(tx, now)
         self.reserved.pop(tx.id, None)
         effects += self._tell_clients(tx, decide)
@@ -494,7 +516,7 @@ class STx:
             )
         if sent:
             tx.outside += 1
-            effects += self.broker.tell(self.name, source, operation, sent, (tx, None))
+            effects += self.broker.tell(self.name, source, operation, sent, (tx, None), now)
         tx.handled.add(at)
         return effects + self._carry_on(tx, now)
 
@@ -598,6 +620,8 @@ class STx:
         del self.txs[tx.id]
         if tx.status == "aborted":
             return []
+        for operation in tx.operations.values():
+            self._spreading.pop((operation.client, operation.seq), None)
         effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
         return effects + something_decided(self.broker, now)
 

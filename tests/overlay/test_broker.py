@@ -26,6 +26,7 @@ from overlay.messages import (
     PubRefused,
     Report,
 )
+from overlay.routing import Home
 
 X = Filter(class_="p1", x="x1")
 ALL = Filter(class_="p1")
@@ -36,6 +37,10 @@ def broker(*neighbours: str) -> Broker:
 
 
 def tell(core: Broker, source: str, message: AnyMessage) -> list[Effect]:
+    if isinstance(message, Operation) and source in core.routing.neighbours:
+        # Who speaks there has joined there, unless a test says otherwise.
+        home = Home(BrokerName(source), Hop(source))
+        core.routing.crt.setdefault(ClientName(message.client), home)
     return core.receive(Hop(source), message, 0.0)
 
 

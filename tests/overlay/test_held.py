@@ -45,6 +45,9 @@ class Bystander:
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
         pass
 
+    def insists(self, operation: Operation) -> tuple[Hop, ...]:
+        return ()
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was submitted")
 

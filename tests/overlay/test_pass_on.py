@@ -157,6 +157,8 @@ def test_publications_go_where_receive_sends_them(
 
 
 def subscribed(made: Broker, hop: str, filter: Filter) -> None:
+    if hop in NEIGHBOURS:
+        made.receive(Hop(hop), Join(0, hop, hop), 0.0)
     made.receive(Hop(hop), Operation(0, "sub", hop.strip("@"), 1, filter), 0.0)
 
 

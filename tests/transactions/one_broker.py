@@ -15,6 +15,8 @@ from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.filters import Filter, Value
 from overlay.messages import (
     AnyMessage,
+    BrokerName,
+    ClientName,
     Done,
     EngineMessage,
     Hop,
@@ -25,6 +27,7 @@ from overlay.messages import (
     client_hop,
     is_client,
 )
+from overlay.routing import Home
 from overlay.trace import Record
 from padres_tx import dynamic_wire, static_tx
 from padres_tx.wire import (
@@ -90,7 +93,12 @@ class OneBroker:
     def knows(self, neighbour: str, client: str, kind: Any, filter: Filter) -> None:
         """A plain operation of a client behind a neighbour, done everywhere."""
         operation = Operation(1, kind, client, self._number(client), filter)
+        self._has_joined(neighbour, client)
         self._agreed(Hop(neighbour), operation)
+
+    def _has_joined(self, neighbour: str, client: str) -> None:
+        home = Home(BrokerName(neighbour), Hop(neighbour))
+        self.broker.routing.crt.setdefault(ClientName(client), home)
 
     def _number(self, client: str) -> int:
         self._numbers[client] = self._numbers.get(client, 0) + 1
@@ -116,7 +124,10 @@ class OneBroker:
         return self.send(client_hop(client), engine_message(self.engine, body))
 
     def hear(self, neighbour: str, message: Any) -> list[Said]:
-        """A neighbour says something about a transaction."""
+        """A neighbour says something about a transaction; who acts there has joined there."""
+        operation = message.operation if isinstance(message, dynamic_wire.Op) else None
+        if operation is not None:
+            self._has_joined(neighbour, operation.client)
         return self.send(neighbour, engine_message(self.engine, self.codec.encode(message)))
 
     def raw(self, source: str, body: bytes) -> list[Said]:
