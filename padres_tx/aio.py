@@ -76,6 +76,7 @@ from padres_tx.session import (
     Session,
 )
 from padres_tx.transactions import TCM_MARK, Result
+from padres_tx.watch import CallbackTurn, current_turn, in_callback
 
 #: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
 #: so, in a size that any process can hold.
@@ -292,9 +293,8 @@ class Client(Transacting):
 
     async def _leave(self) -> None:
         """What `close` does, apart from telling about it."""
-        caller = self._caller
-        if caller is not None and caller is not asyncio.current_task():
-            caller.cancel()
+        if self._caller is not None and not in_callback(self):
+            self._caller.cancel()
         await super().close()
 
     # --- routing operations ---
@@ -493,10 +493,13 @@ class Client(Transacting):
         try:
             while self._calls and not self._closed:
                 argument, callbacks = self._calls[0]
+                turn = CallbackTurn(self)
+                current_turn.set(turn)
                 try:
                     for callback in callbacks:
                         await self._call_one(callback, argument)
                 finally:
+                    turn.over = True
                     self._calls.popleft()
                     size = len(argument.payload) if isinstance(argument, Notification) else 0
                     self._make_room(size)

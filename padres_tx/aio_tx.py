@@ -34,7 +34,7 @@ from overlay.errors import OverlayError
 from overlay.frames import FrameTooLarge
 from padres_tx.asking import Learned
 from padres_tx.channel import Channel
-from padres_tx.errors import CallTimeout, NotCoordinator, TransactionError
+from padres_tx.errors import CallTimeout, ClientClosed, NotCoordinator, TransactionError
 from padres_tx.handlers import Handler, Handlers, current_part
 from padres_tx.handles import (
     Acting,
@@ -70,30 +70,13 @@ from padres_tx.transactions import (
     Utter,
     Wake,
 )
+from padres_tx.watch import Draining, Watch, fail, succeed
 
 #: What is called with the outcome of a transaction, or with the name of one that is drained.
 OnEnd: TypeAlias = Callable[[Result], Awaitable[None] | None]
 OnDrained: TypeAlias = Callable[[str], Awaitable[None] | None]
 
 F = TypeVar("F")
-
-
-class Watch:
-    """What can be awaited of one transaction."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.decided: asyncio.Future[Result] = loop.create_future()
-        self.applied: asyncio.Future[None] = loop.create_future()
-        self.drained: asyncio.Future[None] = loop.create_future()
-        #: By the number of the operation.
-        self.operations: dict[int, asyncio.Future[None]] = {}
-
-    def fail(self, reason: Callable[[], OverlayError]) -> None:
-        """None of it will come, for this reason."""
-        futures: list[asyncio.Future[Any]] = [self.decided, self.applied, self.drained]
-        for future in (*futures, *self.operations.values()):
-            fail(future, reason())
-        self.operations.clear()
 
 
 class Transacting(Peer, ABC):
@@ -375,6 +358,9 @@ class Transacting(Peer, ABC):
                 watch.fail(partial(again, self._error))
         return watch
 
+    def _draining(self, tx: Tx) -> Draining:
+        return Draining(self, self._watch(tx))
+
     def _take_turns(self) -> None:
         self._handlers.take_turns()
 
@@ -417,12 +403,27 @@ class Transacting(Peer, ABC):
                     succeed(self._watches[name].applied, None)
                     self._forget_watch(name)
             case Drained(name):
-                if name in self._watches:
-                    succeed(self._watches[name].drained, None)
-                    self._forget_watch(name)
-                self._call_back(name, [*self._on_drained])
+                self._drained_came(name)
             case _:
                 raise AssertionError(f"nobody takes {event!r}")
+
+    def _drained_came(self, name: str) -> None:
+        watch = self._watches.get(name)
+        if watch is None:
+            self._call_back(name, [*self._on_drained])
+            return
+        succeed(watch.drained_came, None)
+
+        def reached(name: str) -> None:
+            watch.is_drained = True
+
+        def called(name: str) -> None:
+            watch.drain()
+            if name in self._watches:
+                self._forget_watch(name)
+
+        # In its turn: the callbacks of what came before may still be at work.
+        self._call_back(name, [reached, *self._on_drained, called])
 
     def _did(self, tx: Tx, number: int, error: OverlayError | None) -> None:
         watch = self._watches.get(tx.name)
@@ -459,14 +460,16 @@ class Transacting(Peer, ABC):
         if over or not tx.coordinator:
             succeed(watch.applied, None)
         if not tx.seat.drains:
-            fail(watch.drained, TransactionError(f"{tx.engine} does not tell when it is drained"))
+            error = TransactionError(f"{tx.engine} does not tell when it is drained")
+            watch.fail_drained(error)
+        elif over and self._error is not None and not tx.drained:
+            watch.fail_drained(again(self._error))
         elif over:
-            succeed(watch.drained, None)
+            watch.drain()
 
     def _forget_watch(self, name: str) -> None:
         """Keep it as long as something of it is to come; who awaits it has it anyway."""
-        watch = self._watches[name]
-        if watch.decided.done() and watch.applied.done() and watch.drained.done():
+        if self._watches[name].is_over:
             del self._watches[name]
 
     def _wake(self, tx: Tx) -> None:
@@ -493,7 +496,12 @@ class Transacting(Peer, ABC):
     async def close(self) -> None:
         if not self._closed:
             self._handlers.close()
-        await super().close()
+        try:
+            await super().close()
+        finally:
+            for watch in self._watches.values():  # Those of a connection that was lost before.
+                watch.fail(lambda: ClientClosed(f"{self.name} has been closed"))
+            self._watches.clear()
 
     def _end(self, error: OverlayError) -> None:
         first = self._error is None
@@ -503,8 +511,11 @@ class Transacting(Peer, ABC):
                 waker.cancel()
             self._wakers.clear()
             for watch in self._watches.values():
-                watch.fail(partial(again, error))
-            self._watches.clear()
+                watch.fail(partial(again, error), callbacks=self._closed)
+            # Callbacks go on with what has come before the connection was lost.
+            self._watches = {
+                name: watch for name, watch in self._watches.items() if watch.callbacks_at_work
+            }
             for future in self._outcomes.values():
                 fail(future, again(error))
             self._outcomes.clear()
@@ -514,15 +525,3 @@ def check_callable(what: str, given: object) -> None:
     """Raises TypeError for something else; None is nothing."""
     if given is not None and not callable(given):
         raise TypeError(f"a {what} is a function, not {given!r}")
-
-
-def succeed(future: asyncio.Future[F], value: F) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """Let the future raise for whoever awaits it, and nobody needs to."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # Or the loop would complain that nobody has looked.

@@ -148,12 +148,15 @@ class Acting:
     def drained(self) -> Awaited[None]:
         """Await it to know that no publication from before the commit will come any more.
 
+        The callbacks of those that have come are done then. (But in a callback, which would wait
+        for itself, it returns when the last of them has come.)
+
         Every broker has a say in that: while one is away, this waits. Give it a time limit
         (`asyncio.timeout`) if you would rather go on without knowing.
 
         Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
         """
-        return Awaited(self._client._watch(self.tx).drained)
+        return self._client._draining(self.tx)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._client.name}: {self._tx or 'not begun'}>"

@@ -21,6 +21,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import contextvars
 import os
 import sys
 import threading
@@ -285,7 +286,9 @@ class _Relay:
 
     async def __call__(self, argument: Any) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, contained, self._callback, argument)
+        # With the context, in which the client finds that it is called from a callback.
+        run = contextvars.copy_context().run
+        await loop.run_in_executor(self._thread, run, contained, self._callback, argument)
 
     def __eq__(self, other: object) -> bool:
         # Subscribing twice with one callback calls it once.

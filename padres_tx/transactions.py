@@ -190,6 +190,8 @@ class Tx:
         self.under_way: dict[int, int] = {}
         self.said: list[Said] = []
         self.result: Result | None = None
+        #: Whether no publication from before its commit will come any more.
+        self.drained = False
         #: Whether the caller has asked for the end, and so learns how it came.
         self.told = False
 
@@ -471,6 +473,9 @@ class Transactions:
     def drained(self, id: TxID) -> list[Event]:
         """No publication from before a commit will come to this client any more."""
         self.session.drained(id)
+        tx = self.get(id)
+        if tx is not None:
+            tx.drained = True
         return [Drained(tx_text(id))]
 
     def listen(self, tx: Tx, number: int, op: Op, callback: Any) -> None:

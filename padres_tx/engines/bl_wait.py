@@ -26,7 +26,6 @@ from padres_tx.transactions import (
     TCM_MARK,
     Applied,
     Did,
-    Drained,
     Terms,
     Tx,
     Utter,
@@ -197,7 +196,7 @@ class BlWait(Seat):
             return []
         if tx.failure is None:
             ended = self.transactions.end(tx, True, reason=UNSURE)
-            return [*ended, Applied(tx.name), Drained(tx.name)]
+            return [*ended, Applied(tx.name), *self.transactions.drained(tx.id)]
         # The coordinator learns it from the commit; who only takes part has no call to raise it.
         known = tx.coordinator or tx.failure_known
         report: list[Event] = [] if known else [Refused(0, tx.failure)]
