@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.cfg pyproject.toml
 
-.PHONY: demo test proofs browser-test lint bench clean
+.PHONY: install demo test proofs browser-test lint bench clean
+
+# Brokers, clients, simulation and benchmarks, in less than a minute. Reports need Spark: `make demo`.
+install: .venv/.install
 
 demo: .venv/.demo
 	$(BIN)/padres-tx demo
@@ -37,6 +40,10 @@ lint: .venv/.lint
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "padres_tx needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
+
+.venv/.install: .venv/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
 
 .venv/.demo: .venv/bin/python $(SOURCES)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'

@@ -47,7 +47,7 @@ class Report(msgspec.Struct, kw_only=True):
 \b
 Examples:
   padres-tx explore --list
-  padres-tx explore d-tx-handover
+  padres-tx explore plain-publication
   padres-tx explore crossing-commits --rules paper
   padres-tx explore --all --json
 """

