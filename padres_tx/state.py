@@ -142,7 +142,8 @@ class Registry:
         """
         text = msgspec.json.format(msgspec.json.encode(record), indent=2)
         self.directory_of(record.name)
-        for file in (self._copy(record.name), self._file(record.name)):
+        # The file first: a copy without its file means that the file is missing.
+        for file in (self._file(record.name), self._copy(record.name)):
             try:
                 _replace(file, text + b"\n")
             except OSError as error:
@@ -230,7 +231,7 @@ class Registry:
         return self.directory / name / COPY
 
     def _unlink(self, name: str) -> None:
-        # The copy first: one without its file would count.
+        # The copy first, for the same reason.
         self._copy(name).unlink(missing_ok=True)
         self._file(name).unlink(missing_ok=True)
 

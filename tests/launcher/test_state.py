@@ -181,6 +181,28 @@ def test_a_damaged_file_goes_with_its_overlay(registry: Registry) -> None:
     assert list(registry.directory.glob("**/*.json")) == []
 
 
+def test_whoever_looks_while_it_is_written_or_removed_is_told_nothing(
+    registry: Registry, notices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up --detach` looks again and again, without the lock."""
+    replace, unlink = state._replace, Path.unlink
+
+    def looking_replace(file: Path, content: bytes) -> None:
+        replace(file, content)
+        assert registry.get("three") == record()
+
+    def looking_unlink(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        registry.get("three")
+
+    monkeypatch.setattr(state, "_replace", looking_replace)
+    monkeypatch.setattr(Path, "unlink", looking_unlink)
+    registry.claim(record())
+    registry.release(record())
+    assert registry.get("three") is None
+    assert notices == []
+
+
 def test_the_copy_of_an_overlay_that_has_ended_does_not_count(
     registry: Registry, notices: list[str]
 ) -> None:
