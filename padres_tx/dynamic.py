@@ -282,7 +282,7 @@ class Dynamic(TwoPhaseCommit):
         known = self.txs.get(begin.tx)
         if begin.tx[0] != source[1:] or (known is not None and known.open):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
-        if known is not None or self.ended.get(begin.tx, now) is not None:
+        if known is not None or self.outcome(begin.tx, now) is not None:
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
         if reason := self._impossible(source, begin):
             return [self.tell(source, Ended(begin.tx, False, "refused", reason))]
@@ -361,7 +361,7 @@ class Dynamic(TwoPhaseCommit):
         tx_id, name = message.tx, tx_text(message.tx)
         if tx is not None and tx.open:
             return Ended(tx_id, False, "foreign", f"{source[1:]} has no part in {name} to act in")
-        ended = self.ended.get(tx_id, now)
+        ended = self.outcome(tx_id, now)
         if ended is not None and tx_id[0] == source[1:] and isinstance(message, Commit | Abort):
             return Ended(tx_id, ended.committed, ended.code, ended.reason)
         if tx is not None and source in tx.words:

@@ -15,6 +15,7 @@ from overlay.messages import Hop, Pub, is_client
 from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_wire import AnyBetween
+from padres_tx.outcomes import EndedTx
 from padres_tx.wire import Commit, Effective, Finish, Operate, TxID
 
 
@@ -81,6 +82,8 @@ class Tx:
         self.verdict: Verdict | None = None
         self.voted = False
         self.doomed = False
+        #: How it has ended, once that is decided.
+        self.ended: EndedTx | None = None
         self.forgotten = False
         #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
         self.orphan = False

@@ -1,8 +1,8 @@
 """Ended transactions that an engine at a broker remembers for a while.
 
-A broker lets a transaction go when every broker has its decision. Its outcome stays here, so that
-a client that lost its connection inside a commit can ask for it, an operator can look at it, and a
-side of the tree that was cut off learns the decision (`padres_tx.questions`).
+A broker lets a transaction go when every broker has its decision. Its outcome stays here, counted
+from then on. So a client that lost its connection inside a commit can ask for it, an operator can
+look at it, and a side of the tree that was cut off learns the decision (`padres_tx.questions`).
 
 Time is what the core is given as `now`; this module knows neither clocks nor messages.
 """
@@ -75,8 +75,9 @@ class Outcomes:
     """The ended transactions of one engine at one broker, the oldest first."""
 
     def __init__(self) -> None:
-        # A plain dict takes ever longer to find its first key while the first ones are deleted.
-        self._ended: OrderedDict[TxID, EndedTx] = OrderedDict()
+        #: With the time from which on each is kept. A plain dict would take ever longer to find its
+        #: first key while the first ones are deleted.
+        self._ended: OrderedDict[TxID, tuple[float, EndedTx]] = OrderedDict()
 
     def add(
         self,
@@ -90,29 +91,35 @@ class Outcomes:
         edge: bool = False,
         clients: Iterable[str] = (),
         alone: bool = False,
-    ) -> None:
+    ) -> EndedTx:
         """Remember how a transaction has ended; what is too old or too much is forgotten."""
-        self._ended.pop(tx, None)
+        some = tuple(islice(sorted(clients), CLIENTS_LIMIT))
+        ended = EndedTx(
+            tx, committed, code, reason[:REASON_LIMIT], began_at, now, edge, some, alone
+        )
+        self.keep(ended, now)
+        return ended
+
+    def keep(self, ended: EndedTx, now: float) -> None:
+        """Remember an outcome from now on, whether or not it is still remembered."""
+        self._ended.pop(ended.tx, None)
         self._expire(now)
         while len(self._ended) >= OUTCOMES_LIMIT:
             self._ended.popitem(last=False)
-        some = tuple(islice(sorted(clients), CLIENTS_LIMIT))
-        self._ended[tx] = EndedTx(
-            tx, committed, code, reason[:REASON_LIMIT], began_at, now, edge, some, alone
-        )
+        self._ended[ended.tx] = now, ended
 
     def get(self, tx: TxID, now: float) -> EndedTx | None:
         self._expire(now)
-        return self._ended.get(tx)
+        return self._ended[tx][1] if tx in self._ended else None
 
     def newest(self, now: float) -> list[EndedTx]:
-        """Those that ended last, the last one first, as many as an operator is shown."""
+        """Those that are kept longest, the last one first, as many as an operator is shown."""
         self._expire(now)
-        return list(islice(reversed(self._ended.values()), SHOWN_LIMIT))
+        return [ended for _, ended in islice(reversed(self._ended.values()), SHOWN_LIMIT)]
 
     def _expire(self, now: float) -> None:
         while self._ended:
-            oldest = next(iter(self._ended))
-            if now - self._ended[oldest].ended_at <= OUTCOME_AGE_S:
+            kept_at, _ = next(iter(self._ended.values()))
+            if now - kept_at <= OUTCOME_AGE_S:
                 return
             self._ended.popitem(last=False)

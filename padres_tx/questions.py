@@ -58,6 +58,10 @@ class Asked(Protocol):
     @property
     def name(self) -> str: ...
 
+    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
+        """How a transaction has ended, if this broker knows or remembers it."""
+        ...
+
     def stands(self, tx: TxID, asker: Hop) -> str:
         """ "open" if the decision will come here; "cut off" if only the asker could bring it; ""
         if the transaction is not open here."""
@@ -101,7 +105,7 @@ class Questions:
     def ask(self, asker: Hop, tx: TxID, now: float) -> list[Effect]:
         """A client or a neighbour wants to know the outcome."""
         engine = self._engine
-        known = engine.ended.get(tx, now)
+        known = engine.outcome(tx, now)
         if known is not None and not known.alone:
             return self._reply(asker, of_ended(known))
         stands = engine.stands(tx, asker)
@@ -183,7 +187,7 @@ class Questions:
 
     def decided(self, tx: TxID, now: float) -> list[Effect]:
         """The decision has come here: all who wait for it are told."""
-        known = self._engine.ended.get(tx, now)
+        known = self._engine.outcome(tx, now)
         if known is None or known.alone:
             return []
         return self._close(tx, of_ended(known))
@@ -233,11 +237,11 @@ class Questions:
 
     def _last_resort(self, tx: TxID, asker: Hop, now: float) -> Answer:
         """What is said when nobody else knows: to a client how this side has ended it alone."""
-        known = self._engine.ended.get(tx, now) if is_client(asker) else None
+        known = self._engine.outcome(tx, now) if is_client(asker) else None
         return Answer(tx, "unknown", "unknown", NOBODY_KNOWS) if known is None else of_ended(known)
 
     def _is_known(self, tx: TxID, now: float) -> bool:
-        return self._engine.ended.get(tx, now) is not None
+        return self._engine.outcome(tx, now) is not None
 
     # --- who comes and goes ---
 

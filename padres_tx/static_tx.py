@@ -13,6 +13,7 @@ from overlay.codec import StructCodec
 from overlay.messages import Hop, Operation, is_client
 from padres_tx.admission import in_order
 from padres_tx.between import Answer, Ask, Between
+from padres_tx.outcomes import EndedTx
 from padres_tx.wire import FromClient, Step, TxID
 
 
@@ -98,6 +99,8 @@ class Tx:
         #: Operations of which neighbours outside the span were told, and have not answered yet.
         self.outside = 0
         self.acknowledged = False
+        #: How it has ended, once that is decided.
+        self.ended: EndedTx | None = None
         #: Whether this side has ended it without the coordinator's edge broker.
         self.alone = False
 

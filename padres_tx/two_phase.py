@@ -33,7 +33,7 @@ from overlay.tasks import Tasks
 from padres_tx.between import Answer, Ask
 from padres_tx.dynamic_tx import Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Decide, Decided, Doom, Forget, Prepare, Vote, codec
-from padres_tx.outcomes import Outcomes
+from padres_tx.outcomes import EndedTx, Outcomes
 from padres_tx.questions import Questions
 from padres_tx.wire import (
     Applied,
@@ -183,7 +183,7 @@ class TwoPhaseCommit(ABC):
 
     def _remember(self, decide: Decide, now: float) -> list[Effect]:
         """Keep the outcome of a transaction that this broker knows nothing else of."""
-        if self.ended.get(decide.tx, now) is None:
+        if self.outcome(decide.tx, now) is None:
             self.ended.add(
                 decide.tx,
                 committed=decide.committed,
@@ -197,7 +197,7 @@ class TwoPhaseCommit(ABC):
     def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
-        self.ended.add(
+        tx.ended = self.ended.add(
             tx.id,
             committed=decide.committed,
             code=decide.code,
@@ -269,6 +269,9 @@ class TwoPhaseCommit(ABC):
         if tx is None or tx.upstream != source or tx.open:
             return []
         tx.forgotten = True
+        if tx.ended is not None:
+            # From here on nothing else tells of it. A broker that was away may still ask.
+            self.ended.keep(tx.ended, now)
         effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
         if tx.status == "committed":
             effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
@@ -282,6 +285,10 @@ class TwoPhaseCommit(ABC):
 
     def _answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
         return self.questions.answered(source, answer, now)
+
+    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
+        known = self.txs.get(tx)
+        return known.ended if known is not None else self.ended.get(tx, now)
 
     def stands(self, tx: TxID, asker: Hop) -> str:
         known = self.txs.get(tx)

@@ -47,7 +47,7 @@ from padres_tx.admission import Conflict, Words, in_order
 from padres_tx.between import Answer, Ask, Between
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
-from padres_tx.outcomes import REUSED, Outcomes
+from padres_tx.outcomes import REUSED, EndedTx, Outcomes
 from padres_tx.questions import Questions
 from padres_tx.static_tx import (
     Admitted,
@@ -262,7 +262,7 @@ class STx:
         client = source[1:]
         if submit.tx[0] != client or submit.tx in self.txs:
             raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
-        reason = REUSED if self.ended.get(submit.tx, now) else self._impossible(submit)
+        reason = REUSED if self.outcome(submit.tx, now) else self._impossible(submit)
         if reason:
             return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
         asked = [name for step in submit.steps for name in (step.client, *step.receivers)]
@@ -382,7 +382,7 @@ class STx:
         tx = self.txs.get(abort.tx)
         if tx is not None and tx.upstream == source and not tx.open:
             return []  # Too late: the outcome is on its way.
-        ended = self.ended.get(abort.tx, now)
+        ended = self.outcome(abort.tx, now)
         if tx is None and ended is not None and abort.tx[0] == source[1:]:
             return [self._tell(source, Ended(ended.tx, ended.committed, ended.code, ended.reason))]
         if tx is None or tx.upstream != source:
@@ -404,7 +404,7 @@ class STx:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         tx.status = "committed" if decide.committed else "aborted"
-        self.ended.add(
+        tx.ended = self.ended.add(
             tx.id,
             committed=decide.committed,
             code=decide.code,
@@ -618,6 +618,8 @@ class STx:
     def _settle(self, tx: Tx, now: float) -> list[Effect]:
         """Let a transaction go, and say so to those behind; an abort they have let go before."""
         del self.txs[tx.id]
+        if tx.ended is not None:
+            self.ended.keep(tx.ended, now)  # From here on nothing else tells of it.
         if tx.status == "aborted":
             return []
         for operation in tx.operations.values():
@@ -626,6 +628,10 @@ class STx:
         return effects + something_decided(self.broker, now)
 
     # --- questions for the outcome (padres_tx.questions.Asked) ---
+
+    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
+        known = self.txs.get(tx)
+        return known.ended if known is not None else self.ended.get(tx, now)
 
     def stands(self, tx: TxID, asker: Hop) -> str:
         known = self.txs.get(tx)

@@ -11,12 +11,12 @@ import padres_tx
 from overlay.broker import Broker
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
-from overlay.messages import BrokerName, ClientName
+from overlay.messages import BrokerName, ClientName, Hop
 from overlay.simulator import Simulator
 from padres_tx import outcomes, questions, static, wire
 from padres_tx.asking import Learned
 from padres_tx.between import Answer, Ask
-from padres_tx.dynamic_wire import Init, Prepare
+from padres_tx.dynamic_wire import Decided, Init, Prepare, Vote
 from padres_tx.errors import (
     BadTransaction,
     CallTimeout,
@@ -107,6 +107,34 @@ def finished(one: OneBroker) -> wire.TxID:
     if one.engine == "s-tx":
         return one.submit("E", sub("E", P))[0]
     return one.begin("E", sub("E", P), commit=True)
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_commit_is_remembered_from_when_all_have_it(
+    engine: str, crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1 is away for long; when it is back without its memory, those behind it ask through it."""
+    if crowded:
+        monkeypatch.setattr(outcomes, "OUTCOMES_LIMIT", 1)
+    one = OneBroker(engine, neighbours=["B1"])
+    one.here("E")
+    tx = one.begin("E", sub("E", P), commit=True)
+    if engine == "d-tx":
+        one.hear("B1", Vote(tx))
+    late = outcomes.OUTCOME_AGE_S * 2
+    core = one.broker.engines[engine]
+    if crowded:
+        other = one.begin("E")
+        one.say("E", Abort(other))
+        one.hear("B1", Decided(other))
+        late = 0.0
+    ask = wire.engine_message(engine, one.codec.encode(Ask(tx)))
+    for moment in (late, late + 1):
+        said = one.see(one.broker.receive(Hop("B1"), ask, moment))
+        assert said == [Said("B1", Answer(tx, "committed"))]
+        one.see(one.broker.link_reset(BrokerName("B1"), moment))
+    assert core.inspect("", late)[0] == [], "it is over"
 
 
 # --- a client that asks, message by message ---
