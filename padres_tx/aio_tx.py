@@ -31,6 +31,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from overlay.errors import OverlayError
+from overlay.filters import Filter, Value
 from overlay.frames import FrameTooLarge
 from padres_tx.asking import Learned
 from padres_tx.channel import Channel
@@ -313,6 +314,14 @@ class Transacting(Peer, ABC):
         if future.done() and isinstance(error := future.exception(), FrameTooLarge):
             raise error
         return Doing(future, op, acting if isinstance(acting, Part) else None)
+
+    def _holds_in(self, acting: Acting, filter: Filter) -> bool:
+        self._check()
+        return self._transactions.holds(acting.tx, acting.frame, filter)
+
+    def _advertises_in(self, acting: Acting, point: dict[str, Value]) -> bool:
+        self._check()
+        return self._transactions.advertises(acting.tx, acting.frame, point)
 
     async def _commit_of(self, tx: Tx, wait: Wait) -> Result:
         check_wait(wait)

@@ -7,6 +7,7 @@ that finds nothing has read that there is nothing.
 
     publication, tcm   PRT at its point, at every broker that it visits; at the edge also its
                        client's own advertisements at that point
+    look               its client's own subscriptions or advertisements there, at the edge
     sub, usub          SRT entries that overlap it; its client's own subscriptions there
     adv, uadv          PRT entries that overlap it, even if there are none; for each of them the SRT
                        entries that overlap that one; its client's own advertisements there
@@ -97,6 +98,16 @@ class Footprint:
         self._read.add_point(pub.point)
         if at_edge:
             self.own_points.append((pub.client, pub.point))
+
+    def looks_at(self, client: str, table: str, filter: Filter) -> None:
+        """Add that a client's own words in a table ("sub" or "adv") were read around a filter."""
+        self.own.append((client, table, filter))
+        self._read.add_filter(filter)
+
+    def looks_at_point(self, client: str, point: Mapping[str, Value]) -> None:
+        """Add that a client's own advertisements were read at a point."""
+        self.own_points.append((client, point))
+        self._read.add_point(point)
 
     def operation(self, operation: Operation, read: Iterable[Filter] = ()) -> None:
         """Add a routing operation; `read` are the subscriptions that an (un-)adv looked at."""

@@ -58,7 +58,14 @@ import msgspec
 from overlay.broker import Broker
 from overlay.codec import encode
 from overlay.effects import Effect, SetTimer
-from overlay.errors import FilterError, NotAdvertised, OperationError, ProtocolError
+from overlay.errors import (
+    FilterError,
+    NotAdvertised,
+    NotHeld,
+    OperationError,
+    OverlayError,
+    ProtocolError,
+)
 from overlay.filters import check_point
 from overlay.frames import BROKER_FRAME_LIMIT
 from overlay.link import OUTBOX_BYTES, OUTBOX_MESSAGES
@@ -69,8 +76,10 @@ from padres_tx import inspection
 from padres_tx.admission import Conflict
 from padres_tx.between import Between
 from padres_tx.compensation import Undo, reserved_by_others
+from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Init, Op, codec
+from padres_tx.looks import LOOKS_LIMIT
 from padres_tx.outcomes import REUSED
 from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
@@ -84,6 +93,7 @@ from padres_tx.wire import (
     Effective,
     Ended,
     Finish,
+    Look,
     Operate,
     Operated,
     Tcm,
@@ -120,6 +130,7 @@ class Dynamic(TwoPhaseCommit):
         self._receivers |= {
             Begin: self._begin,
             Operate: self._enqueue,
+            Look: self._enqueue,
             Finish: self._enqueue,
             Commit: self._enqueue,
             Abort: self._abort,
@@ -149,6 +160,15 @@ class Dynamic(TwoPhaseCommit):
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         """An operation was carried out."""
+
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
+        """A client was answered from its own state; why that cannot stand, if so."""
+        return ""
+
+    def changed_outside(self, tx: Tx, read: Footprint) -> str:
+        """What may have changed what is read here so that another attempt reads otherwise, if
+        anything."""
+        return ""
 
     # --- the broker's inputs (overlay.engine.Engine) ---
 
@@ -334,7 +354,9 @@ class Dynamic(TwoPhaseCommit):
 
     # --- operations ---
 
-    def _enqueue(self, source: Hop, message: Operate | Finish | Commit, now: float) -> list[Effect]:
+    def _enqueue(
+        self, source: Hop, message: Operate | Look | Finish | Commit, now: float
+    ) -> list[Effect]:
         tx = self.txs.get(message.tx)
         number = 0 if isinstance(message, Commit) else message.frame
         frame = tx.frames.get((source, number)) if tx is not None else None
@@ -352,7 +374,11 @@ class Dynamic(TwoPhaseCommit):
         return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
 
     def _stranger(
-        self, source: Hop, message: Operate | Finish | Commit | Abort, tx: Tx | None, now: float
+        self,
+        source: Hop,
+        message: Operate | Look | Finish | Commit | Abort,
+        tx: Tx | None,
+        now: float,
     ) -> Ended:
         """What a client is told that has nothing to say in a transaction, or not any more.
 
@@ -376,6 +402,8 @@ class Dynamic(TwoPhaseCommit):
             if isinstance(message, Operate):
                 frame.busy = True
                 effects += self._step(tx, frame, message, now)
+            elif isinstance(message, Look):
+                effects += self._look(tx, frame, message, now)
             elif isinstance(message, Finish):
                 effects += self._finish(tx, frame, message, now)
             else:
@@ -400,13 +428,42 @@ class Dynamic(TwoPhaseCommit):
             self._check_turn(tx, frame.hop, asked)
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
-            return self.doom(tx, error.code, str(error), now)
+            return self.doom(tx, *self._refusal(tx, frame, operate, error), now)
         told = Effective(step.kind, step.filter, operation.seq, operate.number)
         tx.words_bytes += len(codec.encode(told))
         if tx.words_bytes > WORDS_LIMIT_BYTES:
             reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
             return self.doom(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
+
+    def _refusal(
+        self, tx: Tx, frame: Frame, operate: Operate, error: OverlayError
+    ) -> tuple[str, str]:
+        """Code and reason of an operation that fails; a conflict if another attempt may not."""
+        step, client, read = operate.step, frame.hop[1:], Footprint()
+        if isinstance(error, NotAdvertised):
+            read.looks_at_point(client, check_point(step.point))
+        elif isinstance(error, NotHeld) and step.filter is not None:
+            read.looks_at(client, "sub" if step.kind == "usub" else "adv", step.filter)
+        else:
+            return error.code, str(error)
+        reason = self.changed_outside(tx, read)
+        if not reason and operate.held:
+            reason = f"its broker's answer differs from {client}'s own state: {error}"
+        return (Conflict.code, reason) if reason else (error.code, str(error))
+
+    def _look(self, tx: Tx, frame: Frame, look: Look, now: float) -> list[Effect]:
+        frame.looks += 1
+        if frame.looks > LOOKS_LIMIT:
+            return self.doom(tx, "refused", f"{frame.hop[1:]} looks at too many things", now)
+        is_point = look.point is not None and look.table == "adv"
+        if (look.filter is None) != is_point or (look.point is not None) != is_point:
+            return self.doom(tx, FilterError.code, "a look needs a filter or a point", now)
+        try:
+            reason = self.looked(tx, frame.hop, look)
+        except FilterError as error:
+            return self.doom(tx, error.code, str(error), now)
+        return self.doom(tx, Conflict.code, reason, now) if reason else []
 
     def _check_turn(self, tx: Tx, hop: Hop, asked: Operation) -> None:
         """Raises Conflict if the client has said something before that waits for its own words: it
@@ -492,7 +549,9 @@ class Dynamic(TwoPhaseCommit):
                 effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
                 continue
             if tcm and not self.broker.is_here(hop):
-                effects += self.doom(tx, "left", f"{hop[1:]}, which the tcm is for, has left", now)
+                # Its entries are still here, since its leaving waits: next time they are not.
+                reason = f"{hop[1:]}, which the tcm is for, has left"
+                effects += self.doom(tx, Conflict.code, reason, now)
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
@@ -540,8 +599,13 @@ class Dynamic(TwoPhaseCommit):
             return self.send((task.origin,), Acked(tx.id, task.req, task.receivers))
         if task.tcm and not task.receivers:
             assert task.pub is not None
-            text = format_publication(task.pub.point)
-            return self.doom(tx, "unheard", f"nobody receives the tcm {text}", now)
+            text = f"nobody receives the tcm {format_publication(task.pub.point)}"
+            read = Footprint()
+            read.publication(task.pub, at_edge=False)
+            changed = self.changed_outside(tx, read)
+            if changed:
+                return self.doom(tx, Conflict.code, f"in its snapshot {text}: {changed}", now)
+            return self.doom(tx, "unheard", text, now)
         frame.busy = False
         operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))
         return [operated, *self._pump(tx, frame, now)]

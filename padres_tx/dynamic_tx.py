@@ -16,7 +16,7 @@ from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_wire import AnyBetween
 from padres_tx.outcomes import EndedTx
-from padres_tx.wire import Commit, Effective, Finish, Operate, TxID
+from padres_tx.wire import Commit, Effective, Finish, Look, Operate, TxID
 
 
 class Verdict(NamedTuple):
@@ -32,7 +32,7 @@ YES = Verdict()
 class Frame:
     """Operations of one client that are carried out one after the other."""
 
-    __slots__ = ("busy", "hop", "last", "number", "queue", "trigger")
+    __slots__ = ("busy", "hop", "last", "looks", "number", "queue", "trigger")
 
     def __init__(self, hop: Hop, number: int, trigger: str = "") -> None:
         self.hop = hop
@@ -40,8 +40,10 @@ class Frame:
         #: For records: the tcm that opened the frame, and the last operation in it.
         self.trigger = trigger
         self.last: tuple[str, ...] = ()
-        self.queue: deque[Operate | Finish | Commit] = deque()
+        self.queue: deque[Operate | Look | Finish | Commit] = deque()
         self.busy = False
+        #: How many looks there were in it.
+        self.looks = 0
 
 
 class OpTask:

@@ -29,7 +29,14 @@ from overlay.errors import OverlayError
 from padres_tx import static
 from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, TransactionFinished
 from padres_tx.peer import CALL_TIMEOUT_S
-from padres_tx.session import FilterLike, Notification, PointLike, as_bytes
+from padres_tx.session import (
+    FilterLike,
+    Notification,
+    PointLike,
+    as_bytes,
+    as_filter,
+    as_point,
+)
 from padres_tx.static import Op, Ops
 from padres_tx.transactions import FENCE_AFTER, Result, Tx
 from padres_tx.wire import DEADLINE_LIMIT_S
@@ -219,6 +226,23 @@ class Acting:
         TooManyRequests, FrameTooLarge, ConnectionLost.
         """
         return self._client._operate_in(self, op, callback)
+
+    # --- looks ---
+
+    def holds(self, filter: FilterLike) -> bool:
+        """Whether this client is subscribed to some part of the filter, in the transaction.
+
+        The transaction has read the answer: if others change it meanwhile, that is a conflict. So
+        this is how to ask, rather than by what the program remembers.
+
+        Raises FilterError, TransactionFinished, TransactionAborted, TooManyRequests,
+        ConnectionLost.
+        """
+        return self._client._holds_in(self, as_filter(filter))
+
+    def advertises(self, point: PointLike) -> bool:
+        """Whether this client may publish at that point, in the transaction; as `holds`."""
+        return self._client._advertises_in(self, as_point(point))
 
     async def abort(self, reason: str = "") -> Result:
         """Abort the transaction; answers how it has ended, which can be a commit that was faster.

@@ -35,7 +35,7 @@ Pure: it knows neither what a callback is nor who calls it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from overlay.filters import Filter, Value
@@ -136,13 +136,32 @@ class Holdings:
 
     # --- questions ---
 
-    def contains(self, point: Mapping[str, Value]) -> bool:
-        """Whether the client holds this point, as far as it knows."""
+    def contains(
+        self, point: Mapping[str, Value], after: Sequence[tuple[bool, Filter]] = ()
+    ) -> bool:
+        """Whether the client holds this point, as far as it knows.
+
+        `after` are operations, each yes or no, that come after all that the client knows of.
+        """
+        for yes, filter in reversed(after):
+            if filter.matches(point):
+                return yes
         return bool(self._space.matching(point, self._view()))
 
-    def reaches(self, filter: Filter) -> bool:
-        """Whether the client holds some part of the filter, as far as it knows."""
-        return self._space.reaches(filter, self._view())
+    def reaches(self, filter: Filter, after: Sequence[tuple[bool, Filter]] = ()) -> bool:
+        """Whether the client holds some part of the filter, as far as it knows; `after` as above.
+
+        Holes are not added up, as in `lastword.reaches`.
+        """
+        if not any(box.overlaps(filter) for _, box in after):
+            return self._space.reaches(filter, self._view())
+        near = sorted(self._space.overlapping(filter, self._view()), key=_place)
+        said = [*((entry.positive, entry.filter) for entry in near), *after]
+        for at, (yes, box) in enumerate(said):
+            common = box.meet(filter) if yes else None
+            if common and not any(not y and hole.covers(common) for y, hole in said[at + 1 :]):
+                return True
+        return False
 
     def callbacks(self, point: Mapping[str, Value], hidden: Collection[Version] = ()) -> list[Any]:
         """The callbacks that a publication with this stamp is for, each once."""

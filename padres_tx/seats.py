@@ -37,6 +37,8 @@ class Seat(ABC):
     drains: ClassVar[bool] = False
     #: Whether brokers remember outcomes, and answer `wire.AskOutcome`.
     remembers: ClassVar[bool] = False
+    #: Whether answers from the client's own state are told to its broker (`padres_tx.looks`).
+    reads: ClassVar[bool] = False
 
     def __init__(self, engine: str, transactions: Transactions) -> None:
         self.engine = engine
@@ -125,6 +127,7 @@ class DynamicSeat(BrokerSeat):
     """Each operation goes out as it comes; receivers of a tcm decide for themselves what to do."""
 
     drains = True
+    reads = True
 
     def begin(self, tx: Tx, terms: Terms) -> list[Event]:
         return [self.say(wire.Begin(tx.id, terms.deadline_s, terms.age, terms.fence))]
@@ -133,15 +136,22 @@ class DynamicSeat(BrokerSeat):
         self.transactions.start(tx, number, op)
         self.transactions.listen(tx, number, op, callback)
         step = wire.Step(self.session.name, op.kind, op.filter, op.point, op.payload, number)
-        return [Utter(tx, number, self.message(wire.Operate(tx.id, frame, number, step)))]
+        held = self.transactions.held_outside(op)
+        operate = wire.Operate(tx.id, frame, number, step, held)
+        return [*self._looks(tx, frame), Utter(tx, number, self.message(operate))]
 
     def commit(self, tx: Tx) -> list[Event]:
-        return [self.say(wire.Commit(tx.id))]
+        return [*self._looks(tx, 0), self.say(wire.Commit(tx.id))]
 
     def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
-        return [self.say(wire.Finish(tx.id, frame, error))]
+        return [*self._looks(tx, frame), self.say(wire.Finish(tx.id, frame, error))]
+
+    def _looks(self, tx: Tx, frame: int) -> list[Event]:
+        return [Utter(tx, 0, self.message(look)) for look in tx.looks.take(frame)]
 
     def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        if not number:  # A look that nobody can validate.
+            return [self.say(wire.Abort(tx.id, str(error)))]
         self.transactions.over(tx, number)
         self.session.withdraw(tx.id, number)
         tx.said = [said for said in tx.said if said.number != number]

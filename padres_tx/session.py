@@ -19,7 +19,7 @@ messages over unread. What a transaction changes for the client comes back by `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -249,13 +249,18 @@ class Session:
         """The callbacks that a publication is for, each once, at the moment of its arrival."""
         return self.subscribed.callbacks(notification.point, notification.hidden)
 
-    def advertises(self, point: Mapping[str, Value]) -> bool:
-        """Whether the client may publish there, as far as it knows."""
-        return self.advertised.contains(point)
+    def advertises(
+        self, point: Mapping[str, Value], after: Sequence[tuple[bool, Filter]] = ()
+    ) -> bool:
+        """Whether the client may publish there, as far as it knows.
 
-    def holds(self, kind: Kind, filter: Filter) -> bool:
-        """Whether there is something to take back, as far as the client knows."""
-        return self._holdings(kind).reaches(filter)
+        `after` are operations, each yes or no, that come after all that the client knows of.
+        """
+        return self.advertised.contains(point, after)
+
+    def holds(self, kind: Kind, filter: Filter, after: Sequence[tuple[bool, Filter]] = ()) -> bool:
+        """Whether there is something to take back, as far as the client knows; `after` as above."""
+        return self._holdings(kind).reaches(filter, after)
 
     def not_advertised(self, point: Mapping[str, Value]) -> NotAdvertised:
         return NotAdvertised(f"{self.name} has not advertised {format_publication(point)}")

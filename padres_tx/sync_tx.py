@@ -166,6 +166,14 @@ class Acting(Generic[A]):
         """Carry out an operation that is there as data (`padres_tx.static`)."""
         return self._do(self._acting.do, op, self._client._relay(callback))
 
+    def holds(self, filter: FilterLike) -> bool:
+        """Whether this client is subscribed to some part of the filter, in the transaction."""
+        return self._client._run(call_in_loop(self._acting.holds, filter))
+
+    def advertises(self, point: PointLike) -> bool:
+        """Whether this client may publish at that point, in the transaction."""
+        return self._client._run(call_in_loop(self._acting.advertises, point))
+
     def abort(self, reason: str = "") -> Result:
         """Abort the transaction; answers how it has ended."""
         return self._client._run(self._acting.abort(reason))

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from overlay.errors import OverlayError
-from overlay.filters import Filter
+from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, Kind
 from padres_tx import engines
 from padres_tx.asking import OutcomeQuestions
@@ -44,6 +44,7 @@ from padres_tx.errors import (
     UnknownTransaction,
 )
 from padres_tx.holdings import Change
+from padres_tx.looks import Looks, Table
 from padres_tx.session import EngineEvent, Event, Notification, Session
 from padres_tx.static import Op
 from padres_tx.wire import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, parse_tx, tx_text
@@ -170,6 +171,7 @@ class Said(NamedTuple):
     number: int
     kind: Kind
     filter: Filter
+    frame: int = 0
 
 
 class Tx:
@@ -189,6 +191,7 @@ class Tx:
         #: This client's operations that are not done yet, with the sizes of their payloads.
         self.under_way: dict[int, int] = {}
         self.said: list[Said] = []
+        self.looks = Looks(id)
         self.result: Result | None = None
         #: Whether no publication from before its commit will come any more.
         self.drained = False
@@ -308,12 +311,30 @@ class Transactions:
                 f"{self.session.name} has {self._bytes_under_way} bytes under way in transactions; "
                 "await some operations first"
             )
-        self._check_held(tx, op)
+        self._check_held(tx, frame, op)
         number = self.session.number()
         events = tx.seat.operate(tx, frame, number, op, callback)
         if op.filter is not None and op.kind != "pub" and op.kind != "tcm":
-            tx.said.append(Said(number, op.kind, op.filter))
+            tx.said.append(Said(number, op.kind, op.filter, frame))
         return number, events
+
+    def holds(self, tx: Tx, frame: int, filter: Filter) -> bool:
+        """Whether the client is subscribed to a part of the filter, in the transaction.
+
+        Raises TransactionFinished, TransactionAborted, TooManyRequests.
+        """
+        self._check_open(tx, frame)
+        found = self.session.holds("sub", filter, self._own_words(tx, frame, "sub"))
+        return self._looked(tx, frame, "sub", filter, found=found)
+
+    def advertises(self, tx: Tx, frame: int, point: Mapping[str, Value]) -> bool:
+        """Whether the client may publish there, in the transaction.
+
+        Raises TransactionFinished, TransactionAborted, TooManyRequests.
+        """
+        self._check_open(tx, frame)
+        found = self.session.advertises(point, self._own_words(tx, frame, "adv"))
+        return self._looked(tx, frame, "adv", point, found=found)
 
     def abort(self, tx: Tx, reason: str = "") -> list[Event]:
         """Ask for the abort; `Decided` follows, if there is no result already.
@@ -505,7 +526,7 @@ class Transactions:
             how = tx.result.status if tx.result is not None else tx.state
             raise TransactionFinished(f"{tx.name} is {how} already")
 
-    def _check_held(self, tx: Tx, op: Op) -> None:
+    def _check_held(self, tx: Tx, frame: int, op: Op) -> None:
         """What the edge broker would refuse anyway, if the client can tell.
 
         What the transaction has said itself counts, generously: the broker has the last say.
@@ -513,13 +534,41 @@ class Transactions:
         if op.point is not None:
             said = any(said.kind == "adv" and said.filter.matches(op.point) for said in tx.said)
             if not said and not self.session.advertises(op.point):
+                self._looked(tx, frame, "adv", op.point, found=False)
                 raise self.session.not_advertised(op.point)
         elif op.kind == "usub" or op.kind == "uadv":
             assert op.filter is not None
-            yes = "sub" if op.kind == "usub" else "adv"
+            yes: Table = "sub" if op.kind == "usub" else "adv"
             said = any(said.kind == yes and said.filter.overlaps(op.filter) for said in tx.said)
             if not said and not self.session.holds(op.kind, op.filter):
+                self._looked(tx, frame, yes, op.filter, found=False)
                 raise self.session.not_held(op.kind, op.filter)
+
+    def held_outside(self, op: Op) -> bool:
+        """Whether the client's own state, without any transaction, has what an operation needs."""
+        if op.point is not None:
+            return self.session.advertises(op.point)
+        if op.kind == "usub" or op.kind == "uadv":
+            assert op.filter is not None
+            return self.session.holds(op.kind, op.filter)
+        return False
+
+    def _looked(
+        self, tx: Tx, frame: int, table: Table, what: Filter | Mapping[str, Value], *, found: bool
+    ) -> bool:
+        if tx.seat.reads:
+            tx.looks.note(frame, table, what, found=found)
+        return found
+
+    @staticmethod
+    def _own_words(tx: Tx, frame: int, table: Table) -> list[tuple[bool, Filter]]:
+        """What the transaction has made of the client's words, as a look in this frame finds it."""
+        return [
+            (said.kind == table, said.filter)
+            for said in tx.said
+            if said.kind in (table, f"u{table}")
+            and (said.frame == frame or said.number not in tx.under_way)
+        ]
 
 
 # --- small things -------------------------------------------------------------------------------

@@ -94,6 +94,9 @@ class Operate(Said, frozen=True, array_like=True, gc=False, tag=2):
     frame: int
     number: int
     step: Step
+    #: Whether the client's own state, without the transaction, has what the operation needs. If the
+    #: snapshot has not, they differ, and another attempt may succeed.
+    held: bool = False
 
 
 class Finish(Said, frozen=True, array_like=True, gc=False, tag=3):
@@ -123,6 +126,20 @@ class Submit(Said, frozen=True, array_like=True, gc=False, tag=6):
     tx: TxID
     deadline_s: float
     steps: tuple[Step, ...]
+
+
+class Look(Said, frozen=True, array_like=True, gc=False, tag=7):
+    """What the client's own state has answered in a frame; not answered (`padres_tx.looks`).
+
+    Whether the client holds a part of a filter in a table, or advertises a point.
+    """
+
+    tx: TxID
+    frame: int
+    table: Literal["sub", "adv"]
+    found: bool
+    filter: Filter | None = None
+    point: dict[str, Value] | None = None
 
 
 class AskOutcome(Said, frozen=True, array_like=True, gc=False, tag=8):
@@ -209,7 +226,7 @@ class Outcome(Said, frozen=True, array_like=True, gc=False, tag=27):
     reason: str = ""
 
 
-FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit | AskOutcome
+FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit | Look | AskOutcome
 ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | Outcome
 
 to_client: StructCodec[ToClient] = StructCodec(ToClient)

@@ -24,6 +24,7 @@ from padres_tx.wire import (
     Drained,
     Ended,
     Finish,
+    Look,
     Operate,
     Step,
     Submit,
@@ -33,6 +34,7 @@ from padres_tx.wire import (
     from_client,
     to_client,
 )
+from proofs.oracle import held
 
 #: An end with one of these codes answers what was said too late; it is not the decision.
 LATE = ("unknown", "foreign", "finished")
@@ -85,6 +87,8 @@ class Reaction(NamedTuple):
     on: Filter
     steps: tuple[Step, ...] = ()
     error: str = ""
+    #: Whether its handler catches NotHeld, and goes on without what it does not hold.
+    catches: bool = False
 
 
 class Role(NamedTuple):
@@ -137,6 +141,11 @@ def tcm(client: str, **point: Value) -> Step:
     return _step(client, "tcm", None, point)
 
 
+def table_of(step: Step) -> Literal["sub", "adv"]:
+    """The table that a step is about."""
+    return "sub" if step.kind in ("sub", "usub") else "adv"
+
+
 # --- the actor ---
 
 
@@ -156,6 +165,8 @@ class Actor(NamedTuple):
     log: tuple[Heard, ...] = ()
     #: The acts of its role that it has begun: the number that names each, and which it is.
     begun: tuple[tuple[int, int], ...] = ()
+    #: What it knows that it has said, if it ever asks what it holds.
+    words: tuple[tuple[str, Filter], ...] = ()
 
     def open(self, role: Role) -> tuple[Actor, list[AnyMessage]]:
         """Say what is said at the beginning."""
@@ -206,13 +217,21 @@ class Actor(NamedTuple):
             case Tcm():
                 reaction = role.reaction(told.point)
                 steps, numbers = _numbered(reaction.steps, self.numbers, self.name)
-                said = [Operate(told.tx, told.frame, at, step) for at, step in enumerate(steps)]
+                said: list[Any] = [
+                    Operate(told.tx, told.frame, at, step)
+                    if not reaction.catches or self._may(step)
+                    else Look(told.tx, told.frame, table_of(step), False, step.filter)
+                    for at, step in enumerate(steps)
+                ]
                 finish = Finish(told.tx, told.frame, reaction.error)
                 answers = [_say(engine, each) for each in (*said, finish)]
                 return self._replace(numbers=numbers), answers
             case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
                 heard = self._heard(Heard("ended", _text(told.tx), outcome))
+                if any(reaction.catches for reaction in role.reactions):
+                    effective = tuple((kind, filter) for kind, filter, *_ in told.words)
+                    heard = heard._replace(words=heard.words + effective)
                 opening = len(role.opening)
                 if told.tx[0] != self.name or any(at >= opening for _, at in self.begun):
                     return heard, []
@@ -220,6 +239,12 @@ class Actor(NamedTuple):
             case Drained():
                 return self._heard(Heard("drained", _text(told.tx))), []
         return self, []
+
+    def _may(self, step: Step) -> bool:
+        """Whether the client, as far as it knows, holds what a step takes back."""
+        if step.kind not in ("usub", "uadv") or step.filter is None:
+            return True
+        return held(self.words, table_of(step), step.filter)
 
     def _heard(self, heard: Heard) -> Actor:
         return self._replace(log=(*self.log, heard))

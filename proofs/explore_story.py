@@ -38,9 +38,9 @@ def scene(scenario: Scenario) -> Iterator[str]:
             yield f"    does {_act(act)}"
         for act in role.after:
             yield f"    then {_act(act)}"
-        for on, steps, error in role.reactions:
+        for on, steps, error, catches in role.reactions:
             does = f"fails: {error}" if error else ", ".join(map(_step, steps)) or "nothing"
-            yield f"    on tcm({format_filter(on)}): {does}"
+            yield f"    on tcm({format_filter(on)}): {does}{' if it holds it' * catches}"
         if role.may_leave:
             yield "    may be gone at any moment"
 

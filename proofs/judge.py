@@ -16,8 +16,8 @@ from overlay.filters import Filter
 from overlay.notation import parse_filter
 from padres_tx.wire import TxID, tx_text
 from proofs.checkers import Anomaly
-from proofs.oracle import Oracle
-from proofs.workload import Run
+from proofs.oracle import Oracle, holds
+from proofs.workload import STREAM, Run
 from proofs.world import Row, numberless, rows
 
 
@@ -156,8 +156,18 @@ class Judge:
         handovers = self.run.program.handovers
         if handovers is None or handovers.engine != "d-tx":
             return  # Nobody else promises anything.
-        commits = sum(self.committed(tx) for tx in self.run.handovers)
-        told_nothing = any(worker in self.run.crashed for worker in handovers.workers)
+        commits = sum(
+            self.committed(tx)
+            for tx, transaction, _ in self.run.attempts
+            if any(op.what == STREAM for op in transaction.ops)
+        )
+        oracle = self.oracle()
+        present = [owner for owner in handovers.owners if owner in oracle.subscribed]
+        held = [owner for owner in present if holds(oracle.subscribed[owner], {"class": "s"})]
+        if len(held) > 1:
+            what = f"in the end the stream is held by {' and '.join(held)}"
+            yield Anomaly("handover", "d-tx", "", what)
+        told_nothing = any(worker in self.run.crashed for worker in handovers.owners)
         accepted = Counter(
             record.client
             for record in self.world.sim.records
@@ -165,7 +175,7 @@ class Judge:
         )
         for publisher in self.run.events:
             owners: dict[int, list[str]] = {}
-            for worker in handovers.workers:
+            for worker in handovers.owners:
                 for pub in self.world.got[worker]:
                     if pub.client == publisher and pub.point["class"] == "s":
                         owners.setdefault(int(pub.point["n"]), []).append(worker)

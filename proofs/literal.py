@@ -22,7 +22,7 @@ from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.wire import Begin, TxID
+from padres_tx.wire import Begin, Look, TxID
 
 #: The origin of an operation that nobody waits for any more.
 NOWHERE = Hop("")
@@ -177,6 +177,13 @@ class VotesOfThoseConcerned(DTx):
         self.preparing[tx.id] = tx
         tx.awaited = set(asked)
         return [*self.send(asked, prepare), *self._look_again(tx, now)]
+
+
+class UnreadLooks(DTx):
+    """What a client's half answers from its own state, as by NotHeld, counts as nothing read."""
+
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
+        return ""
 
 
 # --- plain traffic beside transactions, on which the paper is silent ---

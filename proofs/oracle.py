@@ -74,6 +74,12 @@ def reaches(said: Iterable[Said], filter: Filter) -> bool:
     return False
 
 
+def held(words: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:
+    """Whether a client that has said all this, in this order, holds some part of the filter."""
+    own = [word for word in words if word[0] in (table, f"u{table}")]
+    return reaches([Said(at, kind, box) for at, (kind, box) in enumerate(own)], filter)
+
+
 @dataclass
 class Oracle:
     """The overlay as one set of clients with what they have said."""

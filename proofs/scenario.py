@@ -63,6 +63,12 @@ class Scenario:
     def role(self, client: str) -> Role:
         return self.roles.get(client, Role())
 
+    def words(self, client: str) -> tuple[tuple[str, Filter], ...]:
+        """What a client has said before it begins, if it ever asks what it holds."""
+        if not any(reaction.catches for reaction in self.role(client).reactions):
+            return ()
+        return tuple((kind, filter) for who, kind, filter in self.held if who == client)
+
     @property
     def acts(self) -> list[tuple[str, Act]]:
         return [(client, act) for client, role in self.roles.items() for act in role.acts]
@@ -114,7 +120,11 @@ def set_up(scenario: Scenario, rules: Rules) -> Stage:
     }
 
     clients = [
-        ClientNode(Actor(client, numbers[client]), Hop(home), scenario.role(client))
+        ClientNode(
+            Actor(client, numbers[client], words=scenario.words(client)),
+            Hop(home),
+            scenario.role(client),
+        )
         for client, home in scenario.homes.items()
     ]
     brokers = [

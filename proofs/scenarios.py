@@ -195,7 +195,47 @@ CROSSING: Mapping[str, Role] = {
     "F": Role((d_tx(),)),
 }
 
+
+LETS_GO = box("take")
+#: W3 hands the stream of jobs to W1. W2 takes it from whoever has it: each lets go if it holds it.
+TAKES: Mapping[str, Role] = {
+    "W1": Role(
+        reactions=(
+            Reaction(MOVE, (sub("W1", JOBS),)),
+            Reaction(LETS_GO, (usub("W1", JOBS),), catches=True),
+        )
+    ),
+    "W2": Role((d_tx(tcm("W2", class_="take"), sub("W2", JOBS)),)),
+    "W3": Role(
+        (d_tx(tcm("W3", class_="move"), usub("W3", JOBS)),),
+        (Reaction(LETS_GO, (usub("W3", JOBS),), catches=True),),
+    ),
+}
+TAKES_HELD: tuple[tuple[str, Kind, Filter], ...] = (
+    ("W3", "adv", MOVE),
+    ("W2", "adv", LETS_GO),
+    ("W1", "sub", MOVE),
+    ("W1", "sub", LETS_GO),
+    ("W3", "sub", LETS_GO),
+    ("W3", "sub", JOBS),
+)
+
 CONFLICTS = [
+    Scenario(
+        "asks-who-holds",
+        "W3 hands a stream to W1 while W2 takes it from whoever has it: handlers catch NotHeld",
+        CHAIN_2,
+        {"W1": "B1", "W2": "B1", "W3": "B2"},
+        TAKES,
+        TAKES_HELD,
+        ours(
+            unread=weaker(
+                "what a client answers from its own state counts as nothing read",
+                "cycle",
+                d_tx=literal.UnreadLooks,
+            )
+        ),
+    ),
     Scenario(
         "sub-against-adv",
         "(7) one D-TX subscribes what another advertises",

@@ -67,6 +67,9 @@ def _stream(run: Run) -> Iterator[str]:
         f" ({handovers.engine}), asked by {handovers.coordinator};"
         f" pauses of {', '.join(map(str, handovers.pauses_ms))} ms"
     )
+    if handovers.takes:
+        takes = (f"{who} at {at_ms} ms for {taker}" for at_ms, who, taker in handovers.takes)
+        yield f"    taken from whoever has it: {', '.join(takes)}"
     if handovers.events:
         events = ", ".join(f"{publisher} at {at_ms} ms" for at_ms, publisher in handovers.events)
         yield f"    events: {events}"

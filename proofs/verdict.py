@@ -354,11 +354,13 @@ class Judge:
             case Static(steps=steps):
                 return self._do(oracle, [step for step in steps if step.kind != "tcm"])
 
-    def _do(self, oracle: Oracle, steps: Iterable[Step]) -> Deliveries | None:
+    def _do(
+        self, oracle: Oracle, steps: Iterable[Step], *, catches: bool = False
+    ) -> Deliveries | None:
         delivered: Deliveries = Counter()
         for step in steps:
             if step.filter is not None:
-                if not oracle.say(step.client, step.kind, step.filter):
+                if not oracle.say(step.client, step.kind, step.filter) and not catches:
                     return None
                 continue
             assert step.point is not None
@@ -373,7 +375,9 @@ class Judge:
                 return None
             for receiver in receivers:
                 reaction = self._scenario.role(receiver).reaction(step.point)
-                inner = None if reaction.error else self._do(oracle, reaction.steps)
+                inner = None
+                if not reaction.error:
+                    inner = self._do(oracle, reaction.steps, catches=reaction.catches)
                 if inner is None:
                     return None
                 delivered += inner

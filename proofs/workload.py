@@ -26,7 +26,7 @@ from overlay.simulator import STEP_LIMIT, Tape
 from padres_tx.wire import Abort, Ended, OpKind, Step, TxID
 from proofs.history import History
 from proofs.shrink import Part
-from proofs.world import DEADLINE_S, World
+from proofs.world import DEADLINE_S, Does, IfHeld, World
 
 #: Engines whose transactions are decided by brokers; "mixed" runs them side by side.
 DECIDED = ("d-tx", "d-tx-ni", "s-tx")
@@ -56,6 +56,9 @@ ATTEMPTS = 3
 
 #: What BL-WAIT waits between two operations: some hops, and sometimes not enough.
 WAIT_MS = 10
+
+#: Fewer than so many transactions take the stream from whoever has it, beside the handovers.
+TAKES = 5
 
 #: Outages: long enough for a whole transaction to pass by, and some short ones.
 OUTAGE_STEP_MS = 10
@@ -105,6 +108,11 @@ class Op(NamedTuple):
     client: str
     kind: OpKind
     what: Any
+    #: Whether whoever does it catches NotHeld (in a dynamic transaction).
+    catches: bool = False
+
+    def does(self) -> Does:
+        return IfHeld(self.step()) if self.catches else self.step()
 
     def step(self, after: tuple[int, ...] = ()) -> Step:
         if self.kind == "pub":
@@ -144,6 +152,10 @@ class Handovers(NamedTuple):
     pauses_ms: Sequence[int]
     #: Who publishes when.
     events: Sequence[tuple[int, str]]
+    #: All who may have the stream: the workers and, if there are enough clients, somebody else.
+    owners: Sequence[str]
+    #: When somebody lets one of them take the stream from whoever has it: when, who, and for whom.
+    takes: Sequence[tuple[int, str, str]]
 
 
 class Fault(NamedTuple):
@@ -239,7 +251,7 @@ class Program:
             point: dict[str, Value] = {"class": "p", "x": self.choose(4), "n": self._number()}
             return Op(client, "pub", point)
         if kind in ("usub", "uadv") and self.choose(2) == 0:
-            return Op(client, kind, SPACE)  # It takes back something, if there is anything.
+            return Op(client, kind, SPACE, catches=True)  # It takes back what there is, if any.
         return Op(client, kind, self._filter())
 
     def _transaction(self) -> Transaction:
@@ -295,7 +307,13 @@ class Program:
         for gap_ms, publisher in gaps:
             at_ms += gap_ms
             events.append((at_ms, publisher))
-        return Handovers(workers, publishers, coordinator, engine, pauses_ms, events)
+        others = [client for client in self.clients if client not in workers]
+        owners = [*workers, *(others[at] for at in (self.choose(len(others) or 1),) if others)]
+        takes = self._several(TAKES, lambda: self._take(owners))
+        return Handovers(workers, publishers, coordinator, engine, pauses_ms, events, owners, takes)
+
+    def _take(self, owners: Sequence[str]) -> tuple[int, str, str]:
+        return self._moment() // 2, self._client(), owners[self.choose(len(owners))]
 
     def _cut(self) -> Fault:
         links = [
@@ -460,7 +478,7 @@ class Run:
         #: The handovers that were tried, and how many events each publisher has sent.
         self.handovers: list[TxID] = []
         self.events: dict[str, int] = {}
-        self._asked: list[list[Step] | str] = []
+        self._asked: list[list[Does] | str] = []
         self._owner = 0
 
     def go(self, steps: int = STEP_LIMIT) -> None:
@@ -483,6 +501,8 @@ class Run:
             self._at(program.handovers.pauses_ms[0], self._hand_over, program.handovers)
             for at_ms, publisher in program.handovers.events:
                 self._at(at_ms, self._event, publisher)
+            for at_ms, coordinator, taker in program.handovers.takes:
+                self._at(at_ms, self._take, program.handovers, coordinator, taker)
         for fault in program.faults:
             self._at(fault.at_ms, self._fault, fault)
         sim.run(steps=steps)
@@ -565,32 +585,32 @@ class Run:
             op.step(after) for op, after in zip(transaction.ops, transaction.after, strict=True)
         ]
 
-    def _dynamic(self, transaction: Transaction) -> list[Step]:
+    def _dynamic(self, transaction: Transaction) -> list[Does]:
         """The coordinator's own operations, and a tcm for each of somebody else's."""
         if transaction.nested:
             return self._nested(transaction.coordinator, transaction.ops)
-        steps: list[Step] = []
+        steps: list[Does] = []
         for op in transaction.ops:
             refused = transaction.ending == "refused"
-            answer = "not now" if refused else [op.step()]
+            answer: list[Does] | str = "not now" if refused else [op.does()]
             own = op.client == transaction.coordinator
-            steps.append(op.step() if own else self._tcm(transaction.coordinator, op, answer))
+            steps.append(op.does() if own else self._tcm(transaction.coordinator, op, answer))
         return steps
 
-    def _nested(self, client: str, ops: Sequence[Op]) -> list[Step]:
+    def _nested(self, client: str, ops: Sequence[Op]) -> list[Does]:
         """What a client does itself, up to where somebody else has to; he does the rest."""
         for at, op in enumerate(ops):
             if op.client != client:
-                mine = [op.step() for op in ops[:at]]
+                mine = [op.does() for op in ops[:at]]
                 return [*mine, self._tcm(client, op, self._nested(op.client, ops[at:]))]
-        return [op.step() for op in ops]
+        return [op.does() for op in ops]
 
-    def _tcm(self, client: str, op: Op, answer: list[Step] | str) -> Step:
+    def _tcm(self, client: str, op: Op, answer: list[Does] | str) -> Step:
         self._asked.append(answer)
         point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": len(self._asked) - 1}
         return Step(client, "tcm", point=point)
 
-    def _react(self, point: dict[str, Value]) -> list[Step] | str:
+    def _react(self, point: dict[str, Value]) -> list[Does] | str:
         return self._asked[int(point["n"])]
 
     def _abort(self, transaction: Transaction, tx: TxID) -> None:
@@ -647,6 +667,16 @@ class Run:
                 self._at(handovers.pauses_ms[len(self.handovers)], self._hand_over, handovers)
 
         self.world.afterwards[tx] = again
+
+    def _take(self, handovers: Handovers, coordinator: str, taker: str) -> None:
+        """Let whoever has the stream let go of it, and somebody take it."""
+        if not self._is_here(coordinator) or handovers.engine != "d-tx":
+            return
+        ops = [Op(each, "usub", STREAM, catches=True) for each in handovers.owners]
+        ops.append(Op(taker, "sub", STREAM))
+        self._begin(
+            Transaction(0, handovers.engine, coordinator, ops, [], nested=True, attempts=ATTEMPTS)
+        )
 
     # --- faults ---
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import networkx as nx
@@ -33,6 +33,7 @@ from padres_tx.wire import (
     Ended,
     Finish,
     FromClient,
+    Look,
     Operate,
     Step,
     Submit,
@@ -43,11 +44,22 @@ from padres_tx.wire import (
     to_client,
     tx_text,
 )
+from proofs.actors import table_of
 from proofs.history import Clients
-from proofs.oracle import Line, Oracle
+from proofs.oracle import Line, Oracle, held
+
+
+class IfHeld(NamedTuple):
+    """A step of a handler that catches NotHeld: it takes something back, if there is anything."""
+
+    step: Step
+
+
+#: What a client does in a transaction.
+Does: TypeAlias = Step | IfHeld
 
 #: What a client does on a tcm: its steps, or an error's text.
-Reaction: TypeAlias = Callable[[dict[str, Value]], Sequence[Step] | str]
+Reaction: TypeAlias = Callable[[dict[str, Value]], Sequence[Does] | str]
 
 #: A line of a table as it is compared: numbers of aborted operations leave gaps, so without them.
 Row: TypeAlias = tuple[str, str, str, str]
@@ -88,6 +100,8 @@ class World:
         self.clients = Clients()
         self.numbers: defaultdict[str, int] = defaultdict(int)
         self.reactions: dict[str, Reaction] = {}
+        #: What each client knows that it has said, what is on its way included.
+        self.words: defaultdict[str, list[tuple[str, Filter]]] = defaultdict(list)
         self.got: defaultdict[str, list[Pub]] = defaultdict(list)
         #: Publications and messages of engines, in the order in which each client got them.
         self.log: defaultdict[str, list[Any]] = defaultdict(list)
@@ -110,6 +124,7 @@ class World:
     ) -> None:
         """Bring a client to a broker; `joined` is called when it has been let in, or not."""
         self.sim.connect(client, edge, lambda message, now: self._receive(client, message))
+        self.words[client] = []
         req = self.number(client)
         if joined is not None:
             self.answers[client, req] = joined
@@ -129,6 +144,7 @@ class World:
         """Let a client operate; tell the oracle when it counts."""
         req = self.number(client)
         self.sim.send(client, Operation(req, kind, client, req, filter))
+        self.words[client].append((kind, filter))
         return req
 
     def publish(self, client: str, point: Mapping[str, Value]) -> int:
@@ -146,7 +162,7 @@ class World:
         self,
         engine: str,
         client: str,
-        steps: Iterable[Step],
+        steps: Iterable[Does],
         *,
         commit: bool = True,
         deadline_s: float = DEADLINE_S,
@@ -158,7 +174,7 @@ class World:
         self.clients.asks(engine, tx)
         self.say(engine, client, Begin(tx, deadline_s, age, fence))
         for number, step in enumerate(steps):
-            self.say(engine, client, Operate(tx, 0, number, self._numbered(step)))
+            self.say(engine, client, self._does(client, tx, 0, number, step))
         if commit:
             self.say(engine, client, Commit(tx))
         return tx
@@ -170,6 +186,16 @@ class World:
         numbered = tuple(self._numbered(step) for step in steps)
         self.say("s-tx", client, Submit(tx, deadline_s, numbered))
         return tx
+
+    def _does(self, client: str, tx: TxID, frame: int, number: int, does: Does) -> FromClient:
+        """An operation; or a look, if the client knows that it holds nothing of what it is for."""
+        if not isinstance(does, IfHeld):
+            return Operate(tx, frame, number, self._numbered(does))
+        step, table = does.step, table_of(does.step)
+        assert step.filter is not None
+        if held(self.words[client], table, step.filter):
+            return Operate(tx, frame, number, step, held=True)
+        return Look(tx, frame, table, False, step.filter)
 
     def _numbered(self, step: Step) -> Step:
         if step.kind not in ("pub", "tcm"):
@@ -199,6 +225,7 @@ class World:
                         self.ages[tx] = age
                     case Ended() if told.code not in LATE:
                         self.clients.saw(client, message)
+                        self.words[client] += [(kind, filter) for kind, filter, *_ in told.words]
                         self._ended(client, told)
         return []
 
@@ -217,7 +244,7 @@ class World:
             said.append(Finish(told.tx, told.frame, steps))
         else:
             for number, step in enumerate(steps):
-                said.append(Operate(told.tx, told.frame, number, self._numbered(step)))
+                said.append(self._does(client, told.tx, told.frame, number, step))
             said.append(Finish(told.tx, told.frame))
         return [engine_message(engine, from_client.encode(message)) for message in said]
 

@@ -41,7 +41,9 @@ import msgspec
 
 from overlay.broker import Broker
 from overlay.effects import Effect
+from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation
+from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from overlay.versions import Seen
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
@@ -49,7 +51,7 @@ from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
 from padres_tx.outcomes import REUSED
 from padres_tx.plain_writes import PlainWrites
-from padres_tx.wire import Begin, TxID, tx_text
+from padres_tx.wire import Begin, Look, TxID, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.
 CONFLICT = "conflict"
@@ -99,6 +101,18 @@ class DTx(Dynamic):
         for fence in self._fences.values():
             if tx.id not in self._fences or fence.precedence < tx.precedence:
                 return Verdict(CONFLICT, f"{tx_text(fence.id)} has precedence after many losses")
+        if lost := self._outside(tx, mine):
+            return lost
+        younger = False
+        for other_tx in self._preparing():
+            if other_tx is not tx and (filter := mine.conflict(other_tx.footprint)):
+                if other_tx.precedence < tx.precedence:
+                    return self._lost(tx_text(other_tx.id), filter)
+                younger = True
+        return None if younger else YES
+
+    def _outside(self, tx: Tx, mine: Footprint) -> Verdict | None:
+        """A no if something outside its snapshot was, or is being, written here that it reads."""
         view = self._views[tx.id]
         for other, wrote in self._wrote.items():
             if not view.includes(other) and (filter := mine.reads_what(wrote)):
@@ -118,13 +132,38 @@ class DTx(Dynamic):
             for name, undecided in getattr(engine, "undecided", list)():
                 if filter := mine.reads_what(undecided):
                     return self._lost(name, filter)
-        younger = False
-        for other_tx in self._preparing():
-            if other_tx is not tx and (filter := mine.conflict(other_tx.footprint)):
-                if other_tx.precedence < tx.precedence:
-                    return self._lost(tx_text(other_tx.id), filter)
-                younger = True
-        return None if younger else YES
+        return None
+
+    def changed_outside(self, tx: Tx, read: Footprint) -> str:
+        if lost := self._outside(tx, read):
+            return lost.reason
+        for other in self._preparing():
+            if other is not tx and (filter := read.reads_what(other.footprint)):
+                return self._lost(tx_text(other.id), filter).reason
+        return ""
+
+    # --- what clients were answered from their own state ---
+
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
+        """The look is a read, and has found what the snapshot has (`padres_tx.looks`)."""
+        client, view, read = hop[1:], self._views[tx.id], Footprint()
+        if look.filter is not None:
+            read.looks_at(client, look.table, look.filter)
+            tx.footprint.looks_at(client, look.table, look.filter)
+            space = self.routing.space(look.table, hop)
+            found, what = space.reaches(look.filter, view, client=client), text(look.filter)
+        else:
+            point = check_point(look.point)
+            read.looks_at_point(client, point)
+            tx.footprint.looks_at_point(client, point)
+            found = self.routing.may_publish(hop, point, view)
+            what = format_publication(point)
+        if found == look.found:
+            return ""
+        verb = "hold" if look.table == "sub" else "advertise"
+        verb = f"{verb}s" if look.found else f"does not {verb}"
+        why = self.changed_outside(tx, read) or "its snapshot differs"
+        return f"{client} {verb} {what} by now: {why}"
 
     def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
         """A yes of a neighbour counts if all that came from it before could be carried out here."""

@@ -38,16 +38,17 @@ from typing import Any
 
 from overlay.broker import Broker
 from overlay.effects import Close, Effect, SetTimer
-from overlay.errors import OperationError, PeerError
+from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
+from padres_tx.admission import Conflict
 from padres_tx.between import Answer, Ask
 from padres_tx.compensation import Undo, compensation, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Decide, Doom, Forget, Op
 from padres_tx.two_phase import something_decided
-from padres_tx.wire import Commit, Finish, Operate, TxID, tx_text
+from padres_tx.wire import Commit, Finish, Look, Operate, TxID, tx_text
 
 #: Why a transaction has to go when another one has raised a fence.
 PRECEDENCE = "another transaction has precedence after many losses"
@@ -155,7 +156,9 @@ class DTxNI(Dynamic):
 
     # --- operations on the shared state ---
 
-    def _enqueue(self, source: Hop, message: Operate | Finish | Commit, now: float) -> list[Effect]:
+    def _enqueue(
+        self, source: Hop, message: Operate | Look | Finish | Commit, now: float
+    ) -> list[Effect]:
         tx = self.txs.get(message.tx)
         if isinstance(message, Operate) and tx is not None and tx.open:
             kind, filter = message.step.kind, message.step.filter
@@ -211,6 +214,8 @@ class DTxNI(Dynamic):
         # now, so that the numbers tell the order in which things were done.
         try:
             operation = self.broker.admit(source, operation, self.scope(tx))
+        except NotHeld as error:
+            return self.doom(tx, Conflict.code, f"it had to wait, and meanwhile {error}", now)
         except OperationError as error:
             return self.doom(tx, error.code, str(error), now)
         space = self.routing.space(operation.kind, source)

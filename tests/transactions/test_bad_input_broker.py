@@ -428,5 +428,5 @@ def test_nobody_is_called_by_a_tcm_that_has_aborted_its_transaction() -> None:
     one.begin("A", fence=True)  # While it lasts, what a client that leaves has said stays.
     one.leaves("D")
     _, said = one.begun("E", tcm("E", class_="p"))
-    assert codes(said, "E") == ["left"]
+    assert codes(said, "E") == ["conflict"], "next time D is gone"
     assert not of_kind(said, Tcm, "@F")

@@ -108,7 +108,7 @@ def test_operations_go_out_as_they_come_and_are_answered_one_by_one() -> None:
     tx = half.begin()
     first, events = half.transactions.operate(tx, 0, static.pub(AT_X1, b"hello"))
     assert said(events) == [
-        wire.Operate(tx.id, 0, first, wire.Step("E", "pub", None, AT_X1, b"hello", first))
+        wire.Operate(tx.id, 0, first, wire.Step("E", "pub", None, AT_X1, b"hello", first), True)
     ]
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     assert said(events)[0].step == wire.Step("E", "sub", X1, seq=second)
@@ -285,7 +285,7 @@ def test_a_tcm_opens_a_frame_in_which_the_client_acts_until_it_finishes_it() -> 
     assert tx.name == "E:9" and not tx.coordinator
     number, events = half.transactions.operate(tx, 5, static.usub(X1))
     assert said(events) == [
-        wire.Operate(("E", 9), 5, number, wire.Step("D", "usub", X1, seq=number))
+        wire.Operate(("E", 9), 5, number, wire.Step("D", "usub", X1, seq=number), True)
     ]
     assert said(half.transactions.finish(tx, 5)) == [wire.Finish(("E", 9), 5)]
     assert half.transactions.finish(tx, 5) == [], "once"

@@ -1,0 +1,89 @@
+"""What a client's half answers from its own state, the transaction has read.
+
+`tx.usub`, `tx.uadv`, `tx.pub` and `tx.tcm` raise NotHeld or NotAdvertised at the call, and
+`tx.holds` and `tx.advertises` return at once. All of them look at the client's own state, which is
+the newest that the client knows, while the transaction reads its snapshot. So in a dynamic
+transaction such an answer is a *look*: it goes to the client's edge broker (`wire.Look`), in its
+place among the operations of the frame and before Finish or Commit. In D-TX the broker
+- compares it with the answer in the transaction's scope, that is its snapshot and its own changes,
+  and aborts the transaction with the code "conflict" if they differ;
+- adds it to the footprint, as a read of the client's own subscriptions or advertisements.
+
+*Why this is enough.* What a client holds is changed at its edge broker, and nowhere else. If the
+two answers differ, the transaction is aborted, whatever the cause: a commit outside the snapshot of
+which the client knows; one inside it of which the client has not heard yet; a plain operation of
+the client that is on its way, waits there or was refused, on which the client already counts. If
+they agree, the program has been given the answer of the snapshot, and what it did with it is what
+it would have done had it asked the broker. From then on the look is a read as every other: what has
+changed it outside the snapshot by Prepare, or is changing it, aborts the transaction (a commit, a
+plain operation since it began, one under way or held, another engine's that is undecided), and what
+comes after the vote waits for the decision.
+
+A look that says yes for an operation needs no message: the operation is checked in the scope, and
+is in the footprint. The broker's refusal has the code "conflict" if another attempt may be answered
+otherwise: if the client's own state had what the operation needs (`Operate.held`), or if it was
+changed outside the snapshot.
+
+Engines without isolation take looks and do nothing with them. Static transactions and BL-WAIT send
+none: they have no snapshot. A client's own plain calls (`client.publish`, ...) are no looks.
+
+An answer counts the transaction's own words as the broker will find them: those said in the same
+frame, and those of other frames that are done.
+
+This module is pure, and knows neither sessions nor brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from overlay.filters import Filter, Value
+from padres_tx.errors import TooManyRequests
+from padres_tx.wire import Look, TxID
+
+#: The table that a look is about.
+Table: TypeAlias = Literal["sub", "adv"]
+
+#: Different looks of one client in one transaction: as many as operations that may be under way.
+LOOKS_LIMIT = 1024
+
+
+class Looks:
+    """The looks of one client in one transaction that its edge broker has to be told."""
+
+    def __init__(self, tx: TxID) -> None:
+        self._tx = tx
+        self._unsent: dict[int, list[Look]] = {}
+        #: Those that were noted, with whether each is about a point.
+        self._known: set[tuple[int, bool, Table, Filter, bool]] = set()
+
+    def note(
+        self,
+        frame: int,
+        table: Table,
+        what: Filter | Mapping[str, Value],
+        *,
+        found: bool,
+    ) -> None:
+        """Remember what was answered: for a filter, or for a point in "adv".
+
+        The same answer to the same question in the same frame is told once.
+
+        Raises TooManyRequests.
+        """
+        point = None if isinstance(what, Filter) else dict(what)
+        filter = what if isinstance(what, Filter) else None
+        box = filter if filter is not None else Filter(point or {})
+        key = (frame, found, table, box, filter is None)
+        if key in self._known:
+            return
+        if len(self._known) >= LOOKS_LIMIT:
+            raise TooManyRequests(f"the transaction has looked at {LOOKS_LIMIT} things already")
+        self._known.add(key)
+        look = Look(self._tx, frame, table, found, filter, point)
+        self._unsent.setdefault(frame, []).append(look)
+
+    def take(self, frame: int) -> list[Look]:
+        """What has to be sent before the next message of the frame."""
+        return self._unsent.pop(frame, [])
