@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.cfg pyproject.toml
 
-.PHONY: install demo test proofs browser-test lint bench clean
+.PHONY: install demo test trials proofs browser-test lint bench clean
 
 # Brokers, clients, simulation and benchmarks, in less than a minute. Reports need Spark: `make demo`.
 install: .venv/.install
@@ -14,6 +14,10 @@ demo: .venv/.demo
 # Tests are spread over the cores; those of one xdist_group stay together in one process.
 test: .venv/.test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
+
+# Users' programs on real processes under bad luck, at full size: some minutes.
+trials: .venv/.test
+	$(BIN)/python -m tests.trials.handovers $(ARGS)
 
 # Some minutes, on a machine with nothing else to do. To commit to the figures, README included:
 # padres-tx bench all --save --from build/bench.json
