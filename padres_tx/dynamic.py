@@ -74,7 +74,7 @@ from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from padres_tx import inspection
 from padres_tx.admission import Conflict
-from padres_tx.between import Between
+from padres_tx.broker_wire import Between
 from padres_tx.compensation import Undo, reserved_by_others
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict

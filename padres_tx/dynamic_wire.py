@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from overlay.codec import StructCodec
 from overlay.messages import Operation, Pub
-from padres_tx.between import Answer, Ask, Between
+from padres_tx.broker_wire import Answer, Ask, Between
 from padres_tx.wire import FromClient, TxID
 
 

@@ -25,7 +25,7 @@ from overlay.broker import Broker
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
-from padres_tx.between import Answer, Ask, asking
+from padres_tx.broker_wire import Answer, Ask, asking
 from padres_tx.outcomes import OUTCOME_AGE_S, EndedTx, Outcomes
 from padres_tx.wire import (
     QUESTIONS_PER_CLIENT,

@@ -12,7 +12,7 @@ import msgspec
 from overlay.codec import StructCodec
 from overlay.messages import Hop, Operation, is_client
 from padres_tx.admission import in_order
-from padres_tx.between import Answer, Ask, Between
+from padres_tx.broker_wire import Answer, Ask, Between
 from padres_tx.outcomes import EndedTx
 from padres_tx.wire import FromClient, Step, TxID
 

@@ -30,7 +30,7 @@ from overlay.effects import CancelTimer, Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop
 from overlay.tasks import Tasks
-from padres_tx.between import Answer, Ask
+from padres_tx.broker_wire import Answer, Ask
 from padres_tx.dynamic_tx import Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Decide, Decided, Doom, Forget, Prepare, Vote, codec
 from padres_tx.outcomes import EndedTx, Outcomes

@@ -40,7 +40,7 @@ PURE = (
     "padres_tx/inspection.py",
     "padres_tx/two_phase.py",
     "padres_tx/outcomes.py",
-    "padres_tx/between.py",
+    "padres_tx/broker_wire.py",
     "padres_tx/questions.py",
     "padres_tx/conflicts.py",
     "padres_tx/compensation.py",

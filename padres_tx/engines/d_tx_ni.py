@@ -42,7 +42,7 @@ from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
 from padres_tx.admission import Conflict
-from padres_tx.between import Answer, Ask
+from padres_tx.broker_wire import Answer, Ask
 from padres_tx.compensation import Undo, compensation, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict

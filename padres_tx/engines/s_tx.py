@@ -44,7 +44,7 @@ from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop,
 from overlay.routing import Outcome
 from padres_tx import inspection
 from padres_tx.admission import Conflict, Words, in_order
-from padres_tx.between import Answer, Ask, Between
+from padres_tx.broker_wire import Answer, Ask, Between
 from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
 from padres_tx.outcomes import REUSED, EndedTx, Outcomes

@@ -13,7 +13,7 @@ from overlay.errors import ProtocolError
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Pub
 from overlay.simulator import Tape
-from padres_tx.between import Answer, Ask
+from padres_tx.broker_wire import Answer, Ask
 from padres_tx.dynamic_wire import Decide, Decided, Forget, Init, Op
 from padres_tx.wire import Drained, Ended, Finish, Step, Tcm, TxID
 from proofs.planted import AbortsAlone

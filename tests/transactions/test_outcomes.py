@@ -15,7 +15,7 @@ from overlay.messages import BrokerName, ClientName, Hop
 from overlay.simulator import Simulator
 from padres_tx import outcomes, questions, static, wire
 from padres_tx.asking import Learned
-from padres_tx.between import Answer, Ask
+from padres_tx.broker_wire import Answer, Ask
 from padres_tx.dynamic_wire import Decided, Init, Prepare, Vote
 from padres_tx.errors import (
     BadTransaction,
