@@ -298,7 +298,7 @@ def _replay(shape: Any, seed: int | None, tape: Path | None, trace: Path | None)
         run = Run(file.shape, Tape(choices=file.choices))
     else:
         assert seed is not None
-        run = Run(shape, shape.tape(seed))
+        run = Run(shape.of_seed(seed), shape.tape(seed))
     anomalies = play(run)
     for line in tell(run):
         click.echo(line)

@@ -12,13 +12,19 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from overlay.filters import Filter
+from overlay.filters import Filter, Value
 from overlay.notation import parse_filter
 from padres_tx.wire import TxID, tx_text
 from proofs.checkers import Anomaly
 from proofs.oracle import Oracle, holds
-from proofs.workload import STREAM, Run
+from proofs.sessions import SessionWorld, disagreements
+from proofs.workload import SPACE, STREAM, Run
 from proofs.world import Row, numberless, rows
+
+#: What clients are asked about in the end: points of the space of the workload, and filters.
+POINTS: list[dict[str, Value]] = [{"class": "s"}]
+POINTS += [{"class": "p", "x": x} for x in range(4)]
+FILTERS = [SPACE, STREAM, *(Filter({"class": "p", "x": x}) for x in range(4))]
 
 
 class Judge:
@@ -58,6 +64,7 @@ class Judge:
         yield from self._deliveries()
         yield from self._unrest()
         yield from self._tables()
+        yield from self._beliefs()
         yield from self._stream()
 
     # --- outcomes ---
@@ -126,6 +133,12 @@ class Judge:
                 if found != expected:
                     story = _difference(name, table.upper(), found, expected)
                     yield Anomaly("divergence", "", name, story)
+
+    def _beliefs(self) -> Iterator[Anomaly]:
+        """What clients hold, and whom they call, according to themselves."""
+        if isinstance(self.world, SessionWorld):
+            for client, how in disagreements(self.world, POINTS, FILTERS):
+                yield Anomaly("divergence", "", client, f"{client}: {how}")
 
     def oracle(self) -> Oracle:
         """What each client holds: its words that count, in the order of their numbers."""

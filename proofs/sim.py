@@ -104,7 +104,7 @@ def result(run: Run, seed: int) -> Result:
 
 def batch(shape: Shape, seeds: Sequence[int]) -> list[Result]:
     """Some runs, one after the other, in this process."""
-    return [result(Run(shape, shape.tape(seed)), seed) for seed in seeds]
+    return [result(Run(shape.of_seed(seed), shape.tape(seed)), seed) for seed in seeds]
 
 
 def many(shape: Shape, seeds: range, jobs: int) -> Iterator[list[Result]]:
@@ -171,6 +171,7 @@ def fails_like(shape: Shape, anomaly: Anomaly) -> Fails:
 
 def smaller(shape: Shape, seed: int, anomaly: Anomaly) -> TapeFile:
     """The shortest tape that could be found on which the same goes wrong."""
+    shape = shape.of_seed(seed)
     fails = fails_like(shape, anomaly)
     first = fails(shape.sizes, seed)
     assert first is not None, "the same run must fail in the same way"

@@ -25,6 +25,7 @@ from overlay.messages import client_hop
 from overlay.simulator import STEP_LIMIT, Tape
 from padres_tx.wire import Abort, Ended, OpKind, Step, TxID
 from proofs.history import History
+from proofs.sessions import SessionWorld
 from proofs.shrink import Part
 from proofs.world import DEADLINE_S, Does, IfHeld, World
 
@@ -88,6 +89,12 @@ class Shape(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ("delay",)
     #: Whether everybody wants the same at the same time, over slow links (`Crowd`).
     crowded: bool = False
+    #: Whether clients are real sessions, some with callbacks (`proofs.sessions`).
+    sessions: bool = False
+
+    def of_seed(self, seed: int) -> Shape:
+        """The shape of a run: with sessions every other time, unless it has them anyway."""
+        return msgspec.structs.replace(self, sessions=self.sessions or seed % 2 == 1)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -463,7 +470,8 @@ class Run:
         self.shape = shape
         self.tape = tape
         self.program = (Crowd if shape.crowded else Program)(shape, tape)
-        self.world = World(self.program.tree, tape.choose, factories=factories)
+        make = SessionWorld if shape.sessions else World
+        self.world = make(self.program.tree, tape.choose, factories=factories)
         if "partition" in shape.faults:
             self.world.sim.absent_after_s = ABSENT_AFTER_S
         self.attempts: list[Attempt] = []

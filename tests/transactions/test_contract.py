@@ -2,7 +2,8 @@
 
 A transaction is a list of operations of several clients in a total order. Dynamic engines get each
 foreign operation through a tcm to its client, the static one as a whole; an engine that is all in
-the client, as BL-WAIT is, gets it through real client sessions. After everything has come
+the client, as BL-WAIT is, gets it through real client sessions. Every other run of the others has
+such sessions, too, half of them with callbacks. After everything has come
 to rest: one outcome for everybody, no publication of an aborted transaction, each publication of
 a committed one once; no marks, no open tasks, and tables that the oracle computes from what was
 committed. For D-TX also: some serial order of what was committed explains all deliveries and the
@@ -31,8 +32,8 @@ from overlay.simulator import Tape
 from padres_tx import engines
 from padres_tx.wire import Step, TxID, tx_text
 from proofs.oracle import Oracle, holds
+from proofs.sessions import SessionWorld, disagreements
 from proofs.world import World, rows
-from tests.transactions.sessions import Sessions
 
 ENGINES = engines.names()
 
@@ -44,6 +45,10 @@ DECIDED = [name for name in ENGINES if engines.load(name).broker is not None]
 SEEDS = int(os.environ.get("PADRES_TX_SEEDS", "500"))
 
 CLIENTS = ("C0", "C1", "C2", "C3")
+
+#: What clients are asked about in the end.
+POINTS = [{"class": "p", "x": x} for x in range(4)]
+FILTERS = [Filter({"class": "p", "x": (low, high)}) for low in range(4) for high in range(low, 4)]
 
 
 class Op(NamedTuple):
@@ -82,7 +87,8 @@ class Run:
         self.engines = engine_names
         halves = {HALVES[engine] for engine in engine_names}
         self.plain_only = not halves & {"dynamic", "static"}
-        self.world = (Sessions if self.plain_only else World)(tree, self.choose)
+        # With an engine that is all in the client, and every other time: real client sessions.
+        self.world = self.make_world(sessions=self.plain_only or seed % 2 == 1)
         self.txs: dict[TxID, tuple[str, list[Op]]] = {}
         self.plain_ops: list[tuple[str, int, Op]] = []
         self.counter = 0
@@ -115,6 +121,9 @@ class Run:
             self.crashed = CLIENTS[self.choose(len(CLIENTS))]
             self.world.sim.crash(self.crashed)
         self.world.sim.run()
+
+    def make_world(self, *, sessions: bool) -> World:
+        return (SessionWorld if sessions else World)(self.tree, self.choose)
 
     def _settled(self, client: str, kind: str, filter: Filter) -> None:
         self.world.plain(client, kind, filter)
@@ -185,6 +194,7 @@ class Run:
             self._check_deliveries(dict.fromkeys(self.txs, True))  # What was sent stays.
             self._rebuild_oracle(set())
             world.check_at_rest()
+            self._check_beliefs()
             return
         committed = {tx: world.committed(tx) for tx in self.txs if tx[0] != self.crashed}
         if self.crashed:
@@ -194,6 +204,12 @@ class Run:
         self._check_deliveries(committed)
         self._rebuild_oracle({tx_text(tx) for tx, yes in committed.items() if yes})
         world.check_at_rest()
+        self._check_beliefs()
+
+    def _check_beliefs(self) -> None:
+        """What clients believe is what their edge brokers have; callbacks included."""
+        if isinstance(self.world, SessionWorld):
+            assert list(disagreements(self.world, POINTS, FILTERS)) == []
 
     def _decided(self, tx: TxID) -> bool:
         return any(

@@ -13,6 +13,7 @@ from overlay.filters import Filter
 from overlay.messages import Pub
 from overlay.simulator import Tape
 from padres_tx.wire import Drained, Ended, Step
+from proofs.sessions import SessionWorld
 from proofs.world import World
 
 SEEDS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 2
@@ -23,9 +24,14 @@ WORKERS = ("W0", "W1")
 
 
 class Handover:
-    """Two publishers stream, two workers hand the stream to each other again and again."""
+    """Two publishers stream, two workers hand the stream to each other again and again.
 
-    def __init__(self, seed: int, engine: str = "d-tx", **more: Any) -> None:
+    In every other run clients are real sessions, of which W0 reads by callbacks only.
+    """
+
+    def __init__(
+        self, seed: int, engine: str = "d-tx", world: type[World] | None = None, **more: Any
+    ) -> None:
         tape = Tape(seed=seed)
         choose = tape.choose
         tree: nx.Graph[str] = nx.Graph()
@@ -33,32 +39,33 @@ class Handover:
         for n in range(2, 2 + choose(5)):
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
         brokers = sorted(tree)
-        self.world = world = World(tree, choose, **more)
+        make = world or (SessionWorld if seed % 2 else World)
+        self.world = made = make(tree, choose, **more)
         for client in (*PUBLISHERS, *WORKERS, "C"):
-            world.join(client, brokers[choose(len(brokers))])
+            made.join(client, brokers[choose(len(brokers))])
         for client, kind, filter in (
             *((publisher, "adv", STREAM) for publisher in PUBLISHERS),
             *((worker, "sub", Filter({"class": "ctl", "to": worker})) for worker in WORKERS),
             ("C", "adv", Filter({"class": "ctl"})),
             ("W0", "sub", STREAM),
         ):
-            world.plain(client, kind, filter)
-            world.oracle.say(client, kind, filter)
-            world.sim.run()
-        world.reactions["W0"] = world.reactions["W1"] = self.react
+            made.plain(client, kind, filter)
+            made.oracle.say(client, kind, filter)
+            made.sim.run()
+        made.reactions["W0"] = made.reactions["W1"] = self.react
         self.owner = 0
         self.commits = 0
         self.published = dict.fromkeys(PUBLISHERS, 0)
         for _ in range(4):
             tx = self.hand_over(engine)
-            while tx not in world.ended:
+            while tx not in made.ended:
                 self.publish(choose)
-                world.sim.run(until=world.sim.now + 0.001 * choose(6))
-            self.commits += world.committed(tx)
-            self.owner ^= world.committed(tx)
+                made.sim.run(until=made.sim.now + 0.001 * choose(6))
+            self.commits += made.committed(tx)
+            self.owner ^= made.committed(tx)
             for _ in range(choose(4)):
                 self.publish(choose)
-        world.sim.run()
+        made.sim.run()
 
     def react(self, point: dict[str, Any]) -> list[Step]:
         return [Step(point["to"], point["do"], STREAM)]

@@ -1,0 +1,39 @@
+"""Planted bugs in clients: what they hold and whom they call, with one mistake each.
+
+Tests put them in the place of `padres_tx.holdings.Holdings`, in runs with real sessions. Both
+mistakes were the client library's own once, and no check found them: all clients that were
+simulated were too simple to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlay.messages import Hop, Version
+from padres_tx.holdings import Change, Holdings
+
+
+class SilencesAtCommit(Holdings):
+    """A callback ends with the transaction in which its subscription does."""
+
+    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+        super().commit(tx, changes, drains=False)
+
+
+class CountsForItself(Holdings):
+    """The order is that of the calls, and what others do comes last."""
+
+    def __init__(self, client: str, hop: Hop) -> None:
+        super().__init__(client, hop)
+        self._told = 0
+
+    def settle(self, call: int, number: int) -> None:
+        super().settle(call, 1000 * call)
+
+    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+        numbered: list[Change] = []
+        for change in changes:
+            self._told += 1
+            number = 1000 * (change.call or self._last_call) + (not change.call) * self._told
+            numbered.append(change._replace(number=number))
+        super().commit(tx, numbered, drains=drains)
