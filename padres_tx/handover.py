@@ -3,7 +3,7 @@
 Two publishers number their events. A coordinator hands the stream from one worker to the other by
 transactions: "take", "give" and a notice, the same program for every engine. Each event should
 reach one worker, and the worker should change once for each commit. `judge` says how far that is
-so; in its words, an event is
+so (`padres_tx.handover_judge`); in its words, an event is
 
     lost        neither worker has it
     doubled     both have it, or one has it twice
@@ -14,6 +14,10 @@ begins when an event of segment k has arrived, and segment k + 1 begins when han
 the owner has to change just once between the first event of segment k and that of segment k + 1,
 and nowhere else. The stream does not rest meanwhile: a publisher takes its time over the segment
 while the handover is under way, and makes up for it when that is over.
+
+Programs read in two ways, and so do the workers: ann by the callback that it subscribes with, ben
+by its client's iterator. What comes to the way that a worker does not read is lost. (A static
+transaction subscribes on a worker's behalf, and so without a callback: then ann reads both ways.)
 
 At the last handover the old worker retires, as soon as it is told that it may: what comes for it
 after that is lost. Nobody waits for time to pass to know that all has arrived: when a publisher's
@@ -26,9 +30,9 @@ live in this process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -37,7 +41,8 @@ import msgspec
 
 from padres_tx import engines, static
 from padres_tx.aio import Client, connect
-from padres_tx.errors import TransactionAborted
+from padres_tx.errors import CallTimeout, TransactionAborted
+from padres_tx.handover_judge import FAULTS_SHOWN, Event, Stream, Verdict, judge
 from padres_tx.launcher import Running
 from padres_tx.placement import spread
 from padres_tx.session import Notification
@@ -65,13 +70,10 @@ TRICKLE_S = 0.001
 #: How often progress is told: as often as a person sees a difference.
 REPORT_S = 0.1
 
-#: Of what went wrong, told in words.
-FAULTS_SHOWN = 10
-
 PUBLISHERS = 2
 
-#: An event: its publisher, and the publisher's number for it.
-Event: TypeAlias = tuple[str, int]
+#: Notifications that a worker takes from its client's iterator at once.
+READ = 256
 
 #: Told how many events an engine's run has published so far.
 Progress: TypeAlias = Callable[[str, int], None]
@@ -81,96 +83,7 @@ class HandoverError(Exception):
     """What was asked for cannot be run; the message is a line for the person who asked."""
 
 
-# --- the judge ----------------------------------------------------------------------------------
-
-
-class Stream(NamedTuple):
-    """The events of one publisher, numbered from 1, in `handovers` + 2 segments."""
-
-    publisher: str
-    events: int
-    handovers: int
-
-    def first(self, segment: int) -> int:
-        """The number of a segment's first event."""
-        return self.events * segment // (self.handovers + 2) + 1
-
-
-class Verdict(msgspec.Struct):
-    """What has become of all events; `faults` says the first of what went wrong in words."""
-
-    lost: int = 0
-    doubled: int = 0
-    misrouted: int = 0
-    #: Of the doubled, those that one worker has twice.
-    twice: int = 0
-    faults: list[str] = []
-
-    def fault(self, text: str) -> None:
-        if len(self.faults) < FAULTS_SHOWN:
-            self.faults.append(text)
-
-
-def judge(
-    streams: Iterable[Stream],
-    received: Mapping[str, Iterable[Event]],
-    committed: Sequence[bool],
-) -> Verdict:
-    """Judge what two workers have received, by worker; the first of them had the streams at first.
-
-    `committed` says of each handover whether it took place.
-    """
-    workers = list(received)
-    receivers: dict[Event, list[str]] = {}
-    for worker, events in received.items():
-        for event in events:
-            receivers.setdefault(event, []).append(worker)
-    verdict = Verdict()
-    for stream in streams:
-        owners = [
-            receivers.get((stream.publisher, number), []) for number in range(1, stream.events + 1)
-        ]
-        for number, who in enumerate(owners, 1):
-            name = f"event {number} of {stream.publisher}"
-            if not who:
-                verdict.lost += 1
-                verdict.fault(f"{name} is lost")
-            elif len(who) > 1:
-                verdict.doubled += 1
-                verdict.twice += len(set(who)) < len(who)
-                verdict.fault(f"{name} came to {' and '.join(who)}")
-        _judge_turns(stream, owners, workers, committed, verdict)
-    return verdict
-
-
-def _judge_turns(
-    stream: Stream,
-    owners: Sequence[Sequence[str]],
-    workers: Sequence[str],
-    committed: Sequence[bool],
-    verdict: Verdict,
-) -> None:
-    """Count where the owner of a stream changes too often or not at all."""
-    wanted = [0, *map(int, committed), 0]
-    firsts = [stream.first(segment) for segment in range(len(wanted))]
-    # Whose the first event of a segment has to be, all handovers before being over.
-    rightful = {first: workers[sum(wanted[:segment]) % 2] for segment, first in enumerate(firsts)}
-    changes: list[list[int]] = [[] for _ in wanted]
-    last = workers[0]
-    for number, who in enumerate(owners, 1):
-        # What is lost or doubled has been counted; here it stands where it should.
-        owner = who[0] if len(who) == 1 else rightful.get(number, last)
-        if owner != last:
-            changes[max(bisect_right(firsts, number - 1) - 1, 0)].append(number)
-            last = owner
-    for segment, (want, found) in enumerate(zip(wanted, changes, strict=True)):
-        if len(found) != want:
-            verdict.misrouted += abs(len(found) - want)
-            where = f" at {', '.join(map(str, found[:5]))}" if found else ""
-            verdict.fault(
-                f"from event {firsts[segment]} of {stream.publisher} on, the owner changes "
-                f"{len(found)} times{where}, not {want}"
-            )
+# --- what comes of a run ------------------------------------------------------------------------
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -264,7 +177,7 @@ class Words(NamedTuple):
 class Worker:
     """A client that takes the stream, and gives it away."""
 
-    def __init__(self, client: Client, words: Words, news: News) -> None:
+    def __init__(self, client: Client, words: Words, news: News, *, by_callback: bool) -> None:
         self.client = client
         self.received: list[Event] = []
         #: By publisher, its latest event here.
@@ -276,6 +189,9 @@ class Worker:
         self.late = 0
         self._words = words
         self._news = news
+        #: What it subscribes with; and whether it reads what no callback takes.
+        self._callback = self._notified if by_callback else None
+        self._iterates = not by_callback or is_static(words.engine)
         #: The transaction in which it gave the stream away, until it takes it again.
         self.gave = ""
 
@@ -284,18 +200,27 @@ class Worker:
         return self.client.name
 
     async def start(self) -> None:
-        self.client.notify(self._notified)
         self.client.on_end(lambda result: self._told(self.ended, result.tx))
-        self.client.on_drained(lambda tx: self._told(self.drained, tx))
+        self.client.on_drained(self._is_drained)
         self.client.on_tcm(self._words.filter("call"), self._called)
         await self.client.subscribe(self._words.filter("call", self.name))
-        await self.client.subscribe(self._words.filter("notice"))
+        await self.client.subscribe(self._words.filter("notice"), self._callback)
+
+    async def own(self) -> None:
+        """Have the stream from the beginning."""
+        await self.client.subscribe(self._words.work, self._callback)
+
+    async def read(self) -> None:
+        """Read what no callback takes, until the client is closed."""
+        if self._iterates:
+            async for notification in self.client:
+                self._notified(notification)
 
     def _called(self, tx: Any, call: Notification) -> None:
         """Act on a tcm: take the stream, or give it away."""
         if call["do"] == "take":
             self.gave = ""
-            tx.sub(self._words.work)
+            tx.sub(self._words.work, self._callback)
         else:
             self.gave = tx.id
             tx.usub(self._words.work)
@@ -311,6 +236,14 @@ class Worker:
         elif notification["what"] == "bell":
             self.bells.add(publisher)
         self._news.pulse()
+
+    async def _is_drained(self, tx: str) -> None:
+        """Read what has come before, and take note."""
+        with contextlib.suppress(CallTimeout):
+            while self._iterates:
+                for notification in await self.client.take(READ, timeout_s=0):
+                    self._notified(notification)
+        self._told(self.drained, tx)
 
     def _told(self, of: set[str], tx: str) -> None:
         of.add(tx)
@@ -400,9 +333,9 @@ class Desk:
     async def _hand_over(self, old: Worker, new: Worker, options: dict[str, Any]) -> str:
         """One handover; answers the transaction's name, or "" if it was aborted."""
         words = self._words
-        is_static = engines.load(words.engine).client == "static"
-        take = {new.name: [static.sub(words.work)]} if is_static else None
-        give = {old.name: [static.usub(words.work)]} if is_static else None
+        planned = is_static(words.engine)
+        take = {new.name: [static.sub(words.work)]} if planned else None
+        give = {old.name: [static.usub(words.work)]} if planned else None
         name = ""
         try:
             async for tx in self._coordinator.transaction(
@@ -423,6 +356,11 @@ class Desk:
         told = await self._news.until(lambda: worker.may_go(tx), DRAIN_S)
         await worker.client.close()
         return told
+
+
+def is_static(engine: str) -> bool:
+    """Whether the coordinator of a transaction plans what others do."""
+    return bool(engines.load(engine).client == "static")
 
 
 def _arrived(streams: Sequence[Stream], workers: Iterable[Worker], segment: int) -> bool:
@@ -513,8 +451,8 @@ async def _run_one(
             joined = await client(f"publisher{number}", place)
             stream = Stream(joined.name, count, handovers)
             publishers.append(Publisher(joined, stream, words, rate))
-        ann = Worker(await client("ann", ann_at), words, news)
-        ben = Worker(await client("ben", ben_at), words, news)
+        ann = Worker(await client("ann", ann_at), words, news, by_callback=True)
+        ben = Worker(await client("ben", ben_at), words, news, by_callback=False)
         coordinator = await client("coordinator", coordinator_at)
         desk = Desk(words, coordinator, handovers, news)
 
@@ -525,7 +463,7 @@ async def _run_one(
         await coordinator.advertise(words.filter("notice"))
         for worker in (ann, ben):
             await worker.start()
-        await ann.client.subscribe(words.work)
+        await ann.own()
 
         began_at = time.monotonic()
         timed_out = await _guarded(
@@ -567,6 +505,23 @@ async def _play(
     progress: Progress,
 ) -> str:
     """Publish and hand over, until all has arrived; answers what did not come in time, or ""."""
+    reading = [asyncio.ensure_future(worker.read()) for worker in workers]
+    try:
+        return await _until_all_is_read(desk, publishers, workers, options, news, progress)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def _until_all_is_read(
+    desk: Desk,
+    publishers: Sequence[Publisher],
+    workers: tuple[Worker, Worker],
+    options: dict[str, Any],
+    news: News,
+    progress: Progress,
+) -> str:
     streams = [publisher.stream for publisher in publishers]
     timed_out, *_ = await _together(
         desk.run(streams, workers, options),

@@ -22,7 +22,8 @@ ALL = ("d-tx", "d-tx-ni", "s-tx", "bl-wait")
 
 EXPLANATION = (
     "lost: neither worker has it; doubled: both have it, or one twice; "
-    "misrouted: the owner of a publisher's events changes other than once per commit."
+    "misrouted: the owner of a publisher's events changes other than once per commit. "
+    "One worker reads by a callback, the other by its client's iterator."
 )
 
 

@@ -11,13 +11,14 @@ its callbacks with what it has asked for (`disagreements`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import networkx as nx
 
-from overlay.errors import OverlayError
+from overlay.errors import NotHeld, OverlayError
 from overlay.filters import Filter, Value
 from overlay.messages import (
     AnyMessage,
@@ -47,7 +48,7 @@ from padres_tx.transactions import (
 )
 from padres_tx.wire import Began, Ended, Step, TxID, to_client
 from proofs.oracle import Said, live
-from proofs.world import DEADLINE_S, LATE, World
+from proofs.world import DEADLINE_S, LATE, Does, IfHeld, World
 
 #: Between the numbers of two lives of a client: more than one life gives to transactions.
 LIFE = 1_000_000
@@ -109,13 +110,15 @@ class SessionClient:
         self.world.sim.send(self.name, pub)
         return pub.seq
 
-    def begin(self, engine: str, ops: Sequence[Op], *, commit: bool = True, **terms: Any) -> TxID:
+    def begin(
+        self, engine: str, ops: Iterable[Op | Does], *, commit: bool = True, **terms: Any
+    ) -> TxID:
         """A transaction as a program makes it: what is refused at the call aborts it."""
         tx, events = self.transactions.begin(engine, **terms)
         self.carry_out(events)
         try:
             for op in ops:
-                self._operate_in(tx, 0, op)
+                self._do(tx, 0, op)
         except OverlayError as error:
             self.carry_out(self.transactions.abort(tx, str(error)))
         else:
@@ -123,7 +126,13 @@ class SessionClient:
                 self.carry_out(self.transactions.commit(tx))
         return tx.id
 
-    def _operate_in(self, tx: Tx, frame: int, op: Op) -> None:
+    def _do(self, tx: Tx, frame: int, does: Op | Does) -> None:
+        """Do something in a transaction. Raises as `Transactions.operate` does."""
+        if isinstance(does, IfHeld):
+            with contextlib.suppress(NotHeld):
+                self._do(tx, frame, does.step)
+            return
+        op = as_op(does) if isinstance(does, Step) else does
         callback = self._callback(op.kind)
         number, events = self.transactions.operate(tx, frame, op, callback)
         if callback:
@@ -205,7 +214,7 @@ class SessionClient:
         error = steps if isinstance(steps, str) else ""
         try:
             for step in () if isinstance(steps, str) else steps:
-                self._operate_in(tx, frame, as_op(step))
+                self._do(tx, frame, step)
         except OverlayError as refused:
             error = str(refused)
         self.carry_out(self.transactions.finish(tx, frame, error))
@@ -252,10 +261,9 @@ class SessionWorld(World):
         return self.sessions[client].publish(point)
 
     def begin(
-        self, engine: str, client: str, steps: Iterable[Step], *, commit: bool = True, **terms: Any
+        self, engine: str, client: str, steps: Iterable[Does], *, commit: bool = True, **terms: Any
     ) -> TxID:
-        ops = [as_op(step) for step in steps]
-        tx = self.sessions[client].begin(engine, ops, commit=commit, **terms)
+        tx = self.sessions[client].begin(engine, steps, commit=commit, **terms)
         self.clients.asks(engine, tx)
         return tx
 

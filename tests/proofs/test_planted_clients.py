@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from padres_tx.holdings import Holdings
-from proofs.checkers import Anomaly
 from proofs.planted_clients import CountsForItself, SilencesAtCommit
 from proofs.sim import play
 from proofs.workload import Run, Shape
 
+#: Seeds to look in; a bug shows itself in one run in thirty or so.
+SEEDS = 300
 
-def found(engine: str, seeds: range) -> list[Anomaly]:
-    anomalies: list[Anomaly] = []
-    for seed in seeds:
-        shape = Shape(engine, sessions=True)
-        anomalies += play(Run(shape, shape.tape(seed)))
-    return anomalies
+
+def story(engine: str, seed: int) -> str:
+    """All that is wrong with a run."""
+    shape = Shape(engine, sessions=True)
+    return "; ".join(f"{one.kind}: {one.story}" for one in play(Run(shape, shape.tape(seed))))
 
 
 @pytest.mark.parametrize(
-    ("bug", "engine", "seeds", "kind", "story"),
+    ("bug", "engine", "kind", "says"),
     [
-        (SilencesAtCommit, "d-tx", range(20, 30), "handover", "went to nobody"),
-        (CountsForItself, "s-tx", range(5), "divergence", "and it is mistaken"),
-        (CountsForItself, "s-tx", range(35, 45), "divergence", "and goes to []"),
+        (SilencesAtCommit, "d-tx", "handover", "went to nobody"),
+        (CountsForItself, "s-tx", "divergence", "and it is mistaken"),
+        (CountsForItself, "s-tx", "divergence", "and goes to []"),
     ],
 )
 def test_a_planted_bug_is_found(
-    bug: type[Holdings],
-    engine: str,
-    seeds: range,
-    kind: str,
-    story: str,
-    monkeypatch: pytest.MonkeyPatch,
+    bug: type[Holdings], engine: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found(engine, seeds) == []
-    monkeypatch.setattr("padres_tx.session.Holdings", bug)
-    kinds = Counter(one.kind for one in found(engine, seeds) if story in one.story)
-    assert kinds[kind]  # type: ignore[index]
+    with monkeypatch.context() as patch:
+        patch.setattr("padres_tx.session.Holdings", bug)
+        stories = ((seed, story(engine, seed)) for seed in range(SEEDS))
+        seed, told = next((s, told) for s, told in stories if says in told)
+    assert kind in told
+    assert story(engine, seed) == ""
