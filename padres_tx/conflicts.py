@@ -173,6 +173,11 @@ class Footprint:
         return self.reads_what(other) or other.reads_what(self)
 
     @property
+    def writer(self) -> str:
+        """A client whose filters are written, if there is one."""
+        return next((client for client, _ in (*self.wrote_sub, *self.wrote_adv)), "")
+
+    @property
     def writes(self) -> bool:
         return bool(self.wrote_sub or self.wrote_adv)
 

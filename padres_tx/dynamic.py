@@ -80,6 +80,7 @@ from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_tx import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.looks import LOOKS_LIMIT
+from padres_tx.losses import FENCE_LIMIT_S, LossCounts, LossRecord
 from padres_tx.outcomes import REUSED
 from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
@@ -117,9 +118,6 @@ WORDS_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
 DELIVERIES_LIMIT = OUTBOX_MESSAGES // 2
 DELIVERIES_LIMIT_BYTES = OUTBOX_BYTES // 2
 
-#: The largest age that is believed: what brokers count on from it has to fit on the wire.
-AGE_LIMIT = 1 << 62
-
 
 class Dynamic(TwoPhaseCommit):
     """A dynamic engine at one broker; see the module's docstring."""
@@ -127,6 +125,7 @@ class Dynamic(TwoPhaseCommit):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self._clock = 0
+        self.losses = LossCounts()
         self._receivers |= {
             Begin: self._begin,
             Operate: self._enqueue,
@@ -161,14 +160,14 @@ class Dynamic(TwoPhaseCommit):
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
         """An operation was carried out."""
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
-        """A client was answered from its own state; why that cannot stand, if so."""
-        return ""
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
+        """A client was answered from its own state; a no if that cannot stand."""
+        return YES
 
-    def changed_outside(self, tx: Tx, read: Footprint) -> str:
-        """What may have changed what is read here so that another attempt reads otherwise, if
-        anything."""
-        return ""
+    def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
+        """A no if something has changed what is read here, or may, so that another attempt reads
+        otherwise."""
+        return YES
 
     # --- the broker's inputs (overlay.engine.Engine) ---
 
@@ -198,6 +197,7 @@ class Dynamic(TwoPhaseCommit):
     def client_left(self, client: str, now: float) -> list[Effect]:
         hop = client_hop(client)
         self.questions.client_left(client)
+        self.losses.client_left(hop)
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             if not tx.open:
@@ -306,22 +306,30 @@ class Dynamic(TwoPhaseCommit):
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
         if reason := self._impossible(source, begin):
             return [self.tell(source, Ended(begin.tx, False, "refused", reason))]
-        age = begin.age or self._clock + 1
+        standing = self.losses.resume(source, begin.age)
+        age = begin.age if standing is not None else self._clock + 1
         tx = self._new(begin.tx, age, source, now)
+        tx.standing = standing or LossRecord()
         tx.frames[source, 0] = Frame(source, 0)
         tx.words[source] = []
+        started = self.start(tx, now)
+        deadline_s = min(begin.deadline_s, FENCE_LIMIT_S) if tx.fenced else begin.deadline_s
         return [
             self.tell(source, Began(tx.id, age)),
-            SetTimer(f"{self.name}/{tx_text(tx.id)}", begin.deadline_s),
-            *self.start(tx, begin, now),
+            SetTimer(f"{self.name}/{tx_text(tx.id)}", deadline_s),
+            *started,
         ]
+
+    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+        if decide.code == Conflict.code and self.broker.is_here(tx.upstream):
+            self.losses.lost(tx.upstream, tx.age, tx.standing, to=decide.to, fenced=tx.fenced)
+        if tx.fenced:
+            self.losses.fence_ended(tx.upstream, tx.began_at, now)
 
     def _impossible(self, source: Hop, begin: Begin) -> str:
         """Why a transaction cannot begin, if so."""
         if not 0 < begin.deadline_s <= DEADLINE_LIMIT_S:
             return f"a deadline is at most {DEADLINE_LIMIT_S:g} s"
-        if not 0 <= begin.age <= AGE_LIMIT:
-            return f"{begin.age} is no age that a broker has given"
         if len(self.txs) >= TX_LIMIT:
             return f"{self.broker.name} knows {TX_LIMIT} transactions already"
         if len(self.txs) >= TX_PER_CLIENT_LIMIT:
@@ -330,7 +338,7 @@ class Dynamic(TwoPhaseCommit):
                 return f"{source[1:]} has {own} open transactions already"
         return ""
 
-    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
+    def start(self, tx: Tx, now: float) -> list[Effect]:
         """Tell every broker that the transaction begins."""
         undecided = tuple(self.broker.versions.voted)
         self.begun(tx, undecided)
@@ -428,7 +436,8 @@ class Dynamic(TwoPhaseCommit):
             self._check_turn(tx, frame.hop, asked)
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
-            return self.doom(tx, *self._refusal(tx, frame, operate, error), now)
+            refusal = self._refusal(tx, frame, operate, error)
+            return self.doom(tx, refusal.code, refusal.reason, now, to=refusal.to)
         told = Effective(step.kind, step.filter, operation.seq, operate.number)
         tx.words_bytes += len(codec.encode(told))
         if tx.words_bytes > WORDS_LIMIT_BYTES:
@@ -436,21 +445,22 @@ class Dynamic(TwoPhaseCommit):
             return self.doom(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
 
-    def _refusal(
-        self, tx: Tx, frame: Frame, operate: Operate, error: OverlayError
-    ) -> tuple[str, str]:
-        """Code and reason of an operation that fails; a conflict if another attempt may not."""
+    def _refusal(self, tx: Tx, frame: Frame, operate: Operate, error: OverlayError) -> Verdict:
+        """Why an operation fails: a conflict if another attempt may not."""
         step, client, read = operate.step, frame.hop[1:], Footprint()
         if isinstance(error, NotAdvertised):
             read.looks_at_point(client, check_point(step.point))
         elif isinstance(error, NotHeld) and step.filter is not None:
             read.looks_at(client, "sub" if step.kind == "usub" else "adv", step.filter)
         else:
-            return error.code, str(error)
-        reason = self.changed_outside(tx, read)
-        if not reason and operate.held:
+            return Verdict(error.code, str(error))
+        changed = self.changed_outside(tx, read)
+        if changed.code:
+            return changed
+        if operate.held:
             reason = f"its broker's answer differs from {client}'s own state: {error}"
-        return (Conflict.code, reason) if reason else (error.code, str(error))
+            return Verdict(Conflict.code, reason)
+        return Verdict(error.code, str(error))
 
     def _look(self, tx: Tx, frame: Frame, look: Look, now: float) -> list[Effect]:
         frame.looks += 1
@@ -460,10 +470,12 @@ class Dynamic(TwoPhaseCommit):
         if (look.filter is None) != is_point or (look.point is not None) != is_point:
             return self.doom(tx, FilterError.code, "a look needs a filter or a point", now)
         try:
-            reason = self.looked(tx, frame.hop, look)
+            verdict = self.looked(tx, frame.hop, look)
         except FilterError as error:
             return self.doom(tx, error.code, str(error), now)
-        return self.doom(tx, Conflict.code, reason, now) if reason else []
+        if not verdict.code:
+            return []
+        return self.doom(tx, verdict.code, verdict.reason, now, to=verdict.to)
 
     def _check_turn(self, tx: Tx, hop: Hop, asked: Operation) -> None:
         """Raises Conflict if the client has said something before that waits for its own words: it
@@ -551,7 +563,7 @@ class Dynamic(TwoPhaseCommit):
             if tcm and not self.broker.is_here(hop):
                 # Its entries are still here, since its leaving waits: next time they are not.
                 reason = f"{hop[1:]}, which the tcm is for, has left"
-                effects += self.doom(tx, Conflict.code, reason, now)
+                effects += self.doom(tx, Conflict.code, reason, now, to=hop[1:])
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
@@ -603,8 +615,9 @@ class Dynamic(TwoPhaseCommit):
             read = Footprint()
             read.publication(task.pub, at_edge=False)
             changed = self.changed_outside(tx, read)
-            if changed:
-                return self.doom(tx, Conflict.code, f"in its snapshot {text}: {changed}", now)
+            if changed.code:
+                reason = f"in its snapshot {text}: {changed.reason}"
+                return self.doom(tx, Conflict.code, reason, now, to=changed.to)
             return self.doom(tx, "unheard", text, now)
         frame.busy = False
         operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))

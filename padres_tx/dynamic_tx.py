@@ -15,6 +15,7 @@ from overlay.messages import Hop, Pub, is_client
 from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_wire import AnyBetween
+from padres_tx.losses import LossRecord
 from padres_tx.outcomes import EndedTx
 from padres_tx.wire import Commit, Effective, Finish, Look, Operate, TxID
 
@@ -24,6 +25,8 @@ class Verdict(NamedTuple):
 
     code: str = ""
     reason: str = ""
+    #: The client whose transaction or operation it has lost to, if one is known.
+    to: str = ""
 
 
 YES = Verdict()
@@ -84,6 +87,9 @@ class Tx:
         self.verdict: Verdict | None = None
         self.voted = False
         self.doomed = False
+        #: At the edge: what earlier attempts have earned it, and whether it has got a fence.
+        self.standing = LossRecord()
+        self.fenced = False
         #: How it has ended, once that is decided.
         self.ended: EndedTx | None = None
         self.forgotten = False

@@ -45,6 +45,8 @@ class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
     tx: TxID
     code: str = ""
     reason: str = ""
+    #: The client whose transaction or operation it has lost to, if one is known.
+    to: str = ""
 
 
 class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
@@ -52,6 +54,7 @@ class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
     committed: bool
     code: str = ""
     reason: str = ""
+    to: str = ""
 
 
 class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
@@ -66,6 +69,7 @@ class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
     tx: TxID
     code: str
     reason: str
+    to: str = ""
 
 
 class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):

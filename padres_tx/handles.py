@@ -38,7 +38,7 @@ from padres_tx.session import (
     as_point,
 )
 from padres_tx.static import Op, Ops
-from padres_tx.transactions import FENCE_AFTER, Result, Tx
+from padres_tx.transactions import Result, Tx
 from padres_tx.wire import DEADLINE_LIMIT_S
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Attempts:
 
     The loop goes on after an attempt that was aborted by a conflict, while there are retries left,
     and ends with the first other outcome. A later attempt is as old as the first, so that it wins
-    against younger transactions; after some losses it asks for precedence.
+    against younger transactions; after some losses its broker gives it precedence.
     """
 
     def __init__(
@@ -424,13 +424,11 @@ class Attempts:
 
     async def begin(self) -> Tx:
         """Begin the next attempt."""
-        return await self._client._begin(
-            self._engine, age=self._age, fence=self._losses >= FENCE_AFTER, **self._terms
-        )
+        return await self._client._begin(self._engine, age=self._age, **self._terms)
 
     def goes_on(self, tx: Tx, error: TransactionAborted) -> bool:
         """Whether another attempt follows one that has ended like this."""
-        self._age = self._age or tx.age
+        self._age = tx.age or self._age
         lost = error.tx == tx.name and error.code == CONFLICT
         self._again = lost and self._losses < self._retries
         self._losses += lost

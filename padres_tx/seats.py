@@ -130,7 +130,7 @@ class DynamicSeat(BrokerSeat):
     reads = True
 
     def begin(self, tx: Tx, terms: Terms) -> list[Event]:
-        return [self.say(wire.Begin(tx.id, terms.deadline_s, terms.age, terms.fence))]
+        return [self.say(wire.Begin(tx.id, terms.deadline_s, terms.age))]
 
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
         self.transactions.start(tx, number, op)

@@ -56,10 +56,6 @@ if TYPE_CHECKING:
 #: it is decided; one that needs longer than a call may take is stuck.
 DEADLINE_S = 30.0
 
-#: After so many conflicts in a row a transaction asks for precedence. A fence holds others up, so
-#: a few attempts come first: most conflicts are over by the second.
-FENCE_AFTER = 3
-
 #: Transactions that a client may coordinate at once, and operations that may be under way in one
 #: of them: a program that has more in the air is ahead of its overlay anyway.
 OPEN_LIMIT = TX_PER_CLIENT_LIMIT
@@ -211,7 +207,6 @@ class Terms(NamedTuple):
 
     deadline_s: float
     age: int
-    fence: bool
     #: What only this engine takes.
     options: Mapping[str, Any]
 
@@ -244,10 +239,9 @@ class Transactions:
         *,
         deadline_s: float = DEADLINE_S,
         age: int = 0,
-        fence: bool = False,
         **options: Any,
     ) -> tuple[Tx, list[Event]]:
-        """Begin a transaction; `age` and `fence` are for another attempt at one that has lost.
+        """Begin a transaction; `age` is for another attempt at one that has lost.
 
         Raises UnknownEngine, BadTransaction, TooManyRequests.
         """
@@ -265,7 +259,7 @@ class Transactions:
         number = self._life + self.session.number()
         tx = seat.new((self.session.name, number), coordinator=True)
         tx.deadline_s = deadline_s
-        events = seat.begin(tx, Terms(deadline_s, age, fence, options))
+        events = seat.begin(tx, Terms(deadline_s, age, options))
         self.add(tx)
         return tx, events
 

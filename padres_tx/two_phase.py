@@ -91,6 +91,10 @@ class TwoPhaseCommit(ABC):
         """This broker sends its yes, and those behind it have: others may commit from now on."""
         return
 
+    @abstractmethod
+    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+        """This broker, the coordinator's edge, has decided."""
+
     def forgotten(self, tx: Tx) -> None:
         """Every broker has the decision."""
         del self.txs[tx.id]
@@ -133,7 +137,7 @@ class TwoPhaseCommit(ABC):
             return []
         tx.awaited.discard(source)
         if vote.code:
-            tx.verdict = Verdict(vote.code, vote.reason)
+            tx.verdict = Verdict(vote.code, vote.reason, vote.to)
         return self._answer(tx, now)
 
     def _answer(self, tx: Tx, now: float) -> list[Effect]:
@@ -152,18 +156,21 @@ class TwoPhaseCommit(ABC):
 
     # --- the decision ---
 
-    def doom(self, tx: Tx, code: str, reason: str, now: float) -> list[Effect]:
-        """The transaction cannot be carried out: abort it, or tell who can."""
+    def doom(self, tx: Tx, code: str, reason: str, now: float, *, to: str = "") -> list[Effect]:
+        """The transaction cannot be carried out: abort it, or tell who can.
+
+        `to` is the client whose transaction or operation it has lost to, if one is known.
+        """
         if tx.doomed or not tx.open:
             return []
         tx.doomed = True
         if tx.at_edge:
-            return self._spread(tx, Decide(tx.id, False, code, reason), now)
-        return self.send((tx.upstream,), Doom(tx.id, code, reason))
+            return self._spread(tx, Decide(tx.id, False, code, reason, to), now)
+        return self.send((tx.upstream,), Doom(tx.id, code, reason, to))
 
     def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
         tx = self.txs.get(doom.tx)
-        return self.doom(tx, doom.code, doom.reason, now) if tx is not None else []
+        return self.doom(tx, doom.code, doom.reason, now, to=doom.to) if tx is not None else []
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
@@ -216,6 +223,7 @@ class TwoPhaseCommit(ABC):
         effects: list[Effect] = []
         if tx.at_edge:
             effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
+            self.ended_here(tx, decide, now)
         effects += self._trace("decide", tx, now)
         effects += self.decided(tx, now)
         effects += self.send(self.others(tx), decide)

@@ -78,13 +78,14 @@ class Step(Said, frozen=True, array_like=True, gc=False):
 
 
 class Begin(Said, frozen=True, array_like=True, gc=False, tag=1):
-    """Begin a transaction. `age` is that of the first attempt, 0 if this is it."""
+    """Begin a transaction. `age` is that of an attempt that has lost, 0 if this is the first.
+
+    The broker believes an age that it has given to this client (`padres_tx.losses`).
+    """
 
     tx: TxID
     deadline_s: float
     age: int = 0
-    #: Ask for precedence over everything else: this transaction has lost too often.
-    fence: bool = False
 
 
 class Operate(Said, frozen=True, array_like=True, gc=False, tag=2):

@@ -52,8 +52,6 @@ class Dynamic(NamedTuple):
     engine: str
     steps: tuple[Step, ...]
     end: Literal["commit", "abort"] = "commit"
-    #: Whether it asks for precedence, as one does that has lost often.
-    fence: bool = False
 
 
 class Static(NamedTuple):
@@ -190,10 +188,10 @@ class Actor(NamedTuple):
                     said.append(_say(engine, Submit(tx, DEADLINE_S, numbered)))
                     if end == "abort":
                         said.append(_say(engine, Abort(tx)))
-                case Dynamic(engine, steps, end, fence):
+                case Dynamic(engine, steps, end):
                     tx = (self.name, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
-                    said.append(_say(engine, Begin(tx, DEADLINE_S, 0, fence)))
+                    said.append(_say(engine, Begin(tx, DEADLINE_S)))
                     for at, step in enumerate(numbered):
                         said.append(_say(engine, Operate(tx, 0, at, step)))
                     said.append(_say(engine, Commit(tx) if end == "commit" else Abort(tx)))

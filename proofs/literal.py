@@ -22,7 +22,7 @@ from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.wire import Begin, Look, TxID
+from padres_tx.wire import Look, TxID
 
 #: The origin of an operation that nobody waits for any more.
 NOWHERE = Hop("")
@@ -93,7 +93,7 @@ class PrintedIsolation(DTx):
         self._bases: dict[TxID, tuple[TxID, ...]] = {}
         self._buffered: dict[TxID, Hop] = {}
 
-    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
+    def start(self, tx: Tx, now: float) -> list[Effect]:
         latest = tuple(self._order[-1:])
         self.begun(tx, latest)
         init = Init(tx.id, tx.age, latest)
@@ -182,8 +182,8 @@ class VotesOfThoseConcerned(DTx):
 class UnreadLooks(DTx):
     """What a client's half answers from its own state, as by NotHeld, counts as nothing read."""
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
-        return ""
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
+        return YES
 
 
 # --- plain traffic beside transactions, on which the paper is silent ---

@@ -16,7 +16,7 @@ from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
 from padres_tx.engines import broker_factories
-from proofs import literal, literal_static
+from proofs import fenced, literal, literal_static
 from proofs.actors import (
     Dynamic,
     Plain,
@@ -623,27 +623,27 @@ FAULTS = [
     ),
     Scenario(
         "fence",
-        "(7) a D-TX that has lost often asks for precedence over a conflicting one",
+        "(7) a D-TX that has lost often gets precedence over a conflicting one",
         CHAIN_2,
         {"A": "B1", "B": "B2"},
         {
-            "A": Role((d_tx(sub("A", X), pub("A", class_="y"), fence=True),)),
+            "A": Role((d_tx(sub("A", X), pub("A", class_="y")),)),
             "B": Role((d_tx(sub("B", Y), pub("B", class_="x")),)),
         },
         (("A", "adv", Y), ("B", "adv", X)),
-        ours(),
+        {"ours": Rules(engines(d_tx=fenced.FencesA))},
     ),
     Scenario(
         "fences",
-        "(7) two conflicting D-TX that both ask for precedence",
+        "(7) two conflicting D-TX that both get precedence",
         CHAIN_2,
         {"A": "B1", "B": "B2"},
         {
-            "A": Role((d_tx(sub("A", X), pub("A", class_="y"), fence=True),)),
-            "B": Role((d_tx(sub("B", Y), pub("B", class_="x"), fence=True),)),
+            "A": Role((d_tx(sub("A", X), pub("A", class_="y")),)),
+            "B": Role((d_tx(sub("B", Y), pub("B", class_="x")),)),
         },
         (("A", "adv", Y), ("B", "adv", X)),
-        ours(),
+        {"ours": Rules(engines(d_tx=fenced.FencesAll))},
     ),
 ]
 

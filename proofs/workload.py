@@ -23,6 +23,7 @@ from overlay.engine import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.messages import client_hop
 from overlay.simulator import STEP_LIMIT, Tape
+from padres_tx.losses import FENCE_AFTER
 from padres_tx.wire import Abort, Ended, OpKind, Step, TxID
 from proofs.history import History
 from proofs.sessions import SessionWorld
@@ -52,8 +53,8 @@ WINDOW_MS = 96
 FORSAKEN_S = 0.15
 
 #: A client that loses to others tries again so often, as the client library does; the last time it
-#: asks for precedence (D-TX only).
-ATTEMPTS = 3
+#: has precedence (D-TX only), unless it has lost to itself.
+ATTEMPTS = FENCE_AFTER + 1
 
 #: What BL-WAIT waits between two operations: some hops, and sometimes not enough.
 WAIT_MS = 10
@@ -557,7 +558,7 @@ class Run:
             return
         if not self._is_here(transaction.coordinator):
             return
-        tx = self._send(transaction, attempt, age)
+        tx = self._send(transaction, age)
         self._note(tx, transaction)
         if transaction.ending == "abort":
             self._at(transaction.patience_ms, self._abort, transaction, tx)
@@ -571,7 +572,7 @@ class Run:
     def _note(self, tx: TxID, transaction: Transaction) -> None:
         self.attempts.append(Attempt(tx, transaction, self.crashed.count(tx[0])))
 
-    def _send(self, transaction: Transaction, attempt: int = 1, age: int = 0) -> TxID:
+    def _send(self, transaction: Transaction, age: int = 0) -> TxID:
         world, coordinator = self.world, transaction.coordinator
         forsaken = transaction.ending == "forsaken"
         deadline_s = FORSAKEN_S if forsaken else transaction.deadline_s
@@ -584,7 +585,6 @@ class Run:
             commit=transaction.ending != "forsaken",
             deadline_s=deadline_s,
             age=age,
-            fence=transaction.engine == "d-tx" and attempt == ATTEMPTS,
         )
 
     @staticmethod

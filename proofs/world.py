@@ -167,12 +167,11 @@ class World:
         commit: bool = True,
         deadline_s: float = DEADLINE_S,
         age: int = 0,
-        fence: bool = False,
     ) -> TxID:
         """Send a whole dynamic transaction: begin, the coordinator's steps, and the commit."""
         tx = (client, self.number(client))
         self.clients.asks(engine, tx)
-        self.say(engine, client, Begin(tx, deadline_s, age, fence))
+        self.say(engine, client, Begin(tx, deadline_s, age))
         for number, step in enumerate(steps):
             self.say(engine, client, self._does(client, tx, 0, number, step))
         if commit:

@@ -23,12 +23,13 @@ say the same of theirs (`undecided`): what is not decided, or not carried out ev
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some
-losses the client asks for a fence: every broker lets what is undecided be decided, lets nothing new
-begin, and then gives way; only an older fence goes first. Clients' plain operations wait at their
-edge brokers, where they have changed nothing yet; what has left those passes, so nobody waits for
-what waits for the fence. A second round goes through behind it all, and through what that has
+losses its edge broker raises a fence: every broker lets what is undecided be decided, lets nothing
+new begin, and then gives way; only an older fence goes first. Clients' plain operations wait at
+their edge brokers, where they have changed nothing yet; what has left those passes, so nobody waits
+for what waits for the fence. A second round goes through behind it all, and through what that has
 triggered, before the transaction takes its snapshot. So with n older fences a transaction loses at
-most FENCE_AFTER + n times.
+most FENCE_AFTER + n times to other clients, if its client has not had a fence for another one of
+late (`padres_tx.losses`).
 
 **Old versions** stay until Forget has come and no open transaction has a snapshot without them.
 """
@@ -36,8 +37,6 @@ most FENCE_AFTER + n times.
 from __future__ import annotations
 
 from typing import Any
-
-import msgspec
 
 from overlay.broker import Broker
 from overlay.effects import Effect
@@ -51,14 +50,10 @@ from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
 from padres_tx.outcomes import REUSED
 from padres_tx.plain_writes import PlainWrites
-from padres_tx.wire import Begin, Look, TxID, tx_text
+from padres_tx.wire import Look, TxID, parse_tx, tx_text
 
 #: Conflicts answer with this code: another attempt may succeed.
 CONFLICT = "conflict"
-
-#: The longest deadline of a transaction with a fence, which holds everybody up: whatever its client
-#: asks for, the overlay does not stand still for longer.
-FENCE_LIMIT_S = 30.0
 
 
 class DTx(Dynamic):
@@ -100,14 +95,15 @@ class DTx(Dynamic):
         mine = tx.footprint
         for fence in self._fences.values():
             if tx.id not in self._fences or fence.precedence < tx.precedence:
-                return Verdict(CONFLICT, f"{tx_text(fence.id)} has precedence after many losses")
+                reason = f"{tx_text(fence.id)} has precedence after many losses"
+                return Verdict(CONFLICT, reason, fence.id[0])
         if lost := self._outside(tx, mine):
             return lost
         younger = False
         for other_tx in self._preparing():
             if other_tx is not tx and (filter := mine.conflict(other_tx.footprint)):
                 if other_tx.precedence < tx.precedence:
-                    return self._lost(tx_text(other_tx.id), filter)
+                    return self._lost(tx_text(other_tx.id), filter, other_tx.id[0])
                 younger = True
         return None if younger else YES
 
@@ -116,35 +112,35 @@ class DTx(Dynamic):
         view = self._views[tx.id]
         for other, wrote in self._wrote.items():
             if not view.includes(other) and (filter := mine.reads_what(wrote)):
-                return self._lost(tx_text(other), filter)
+                return self._lost(tx_text(other), filter, other[0])
         for wrote in self._plain_writes.since(tx.id):
             if filter := mine.reads_what(wrote):
-                return self._lost("a plain operation", filter)
+                return self._lost("a plain operation", filter, wrote.writer)
         for source, operation in self.broker.under_way:
             wrote = of_plain(self.routing, source, operation, self.broker.versions.view())
             if filter := mine.reads_what(wrote):
-                return self._lost(f"a plain operation of {operation.client}", filter)
+                return self._lost_to_plain(operation, filter)
         for source, message in self.broker.held:
             held = of_plain(self.routing, source, message, self.broker.versions.view())
             if filter := mine.conflict(held):
-                return self._lost(f"a plain operation of {message.client}", filter)
+                return self._lost_to_plain(message, filter)
         for engine in self.broker.engines.values():
             for name, undecided in getattr(engine, "undecided", list)():
                 if filter := mine.reads_what(undecided):
-                    return self._lost(name, filter)
+                    return self._lost(name, filter, (parse_tx(name) or ("", 0))[0])
         return None
 
-    def changed_outside(self, tx: Tx, read: Footprint) -> str:
+    def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
         if lost := self._outside(tx, read):
-            return lost.reason
+            return lost
         for other in self._preparing():
             if other is not tx and (filter := read.reads_what(other.footprint)):
-                return self._lost(tx_text(other.id), filter).reason
-        return ""
+                return self._lost(tx_text(other.id), filter, other.id[0])
+        return YES
 
     # --- what clients were answered from their own state ---
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> str:
+    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
         """The look is a read, and has found what the snapshot has (`padres_tx.looks`)."""
         client, view, read = hop[1:], self._views[tx.id], Footprint()
         if look.filter is not None:
@@ -159,11 +155,12 @@ class DTx(Dynamic):
             found = self.routing.may_publish(hop, point, view)
             what = format_publication(point)
         if found == look.found:
-            return ""
+            return YES
         verb = "hold" if look.table == "sub" else "advertise"
         verb = f"{verb}s" if look.found else f"does not {verb}"
-        why = self.changed_outside(tx, read) or "its snapshot differs"
-        return f"{client} {verb} {what} by now: {why}"
+        changed = self.changed_outside(tx, read)
+        why = changed.reason or "its snapshot differs"
+        return Verdict(CONFLICT, f"{client} {verb} {what} by now: {why}", changed.to)
 
     def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
         """A yes of a neighbour counts if all that came from it before could be carried out here."""
@@ -173,7 +170,7 @@ class DTx(Dynamic):
                 if came_from == source:
                     held = of_plain(self.routing, source, message, self.broker.versions.view())
                     if filter := tx.footprint.conflict(held):
-                        lost = self._lost(f"a plain operation of {message.client}", filter)
+                        lost = self._lost_to_plain(message, filter)
                         return super()._vote(source, Vote(vote.tx, *lost), now)
         return super()._vote(source, vote, now)
 
@@ -185,8 +182,11 @@ class DTx(Dynamic):
         return super()._answer(tx, now)
 
     @staticmethod
-    def _lost(against: str, filter: Any) -> Verdict:
-        return Verdict(CONFLICT, f"conflicts with {against} on {text(filter)}")
+    def _lost(against: str, filter: Any, client: str = "") -> Verdict:
+        return Verdict(CONFLICT, f"conflicts with {against} on {text(filter)}", client)
+
+    def _lost_to_plain(self, message: Operation | Leave, filter: Any) -> Verdict:
+        return self._lost(f"a plain operation of {message.client}", filter, message.client)
 
     def _preparing(self) -> list[Tx]:
         """The transactions that are prepared or wait here, but those that have to abort."""
@@ -259,15 +259,13 @@ class DTx(Dynamic):
 
     # --- precedence for a transaction that has lost too often ---
 
-    def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
-        if begin.fence and begin.deadline_s > FENCE_LIMIT_S:
-            begin = msgspec.structs.replace(begin, deadline_s=FENCE_LIMIT_S)
-        return super()._begin(source, begin, now)
+    def grants_fence(self, tx: Tx, now: float) -> bool:
+        """Whether a transaction that begins here gets a fence."""
+        return self.losses.grants_fence(tx.upstream, tx.standing, now)
 
-    def start(self, tx: Tx, begin: Begin, now: float) -> list[Effect]:
-        if not begin.fence:
-            return super().start(tx, begin, now)
-        return self._raise(tx, "fencing", now)
+    def start(self, tx: Tx, now: float) -> list[Effect]:
+        tx.fenced = self.grants_fence(tx, now)
+        return self._raise(tx, "fencing", now) if tx.fenced else super().start(tx, now)
 
     def _fence(self, source: Hop, fence: Fence, now: float) -> list[Effect]:
         tx = self.txs.get(fence.tx)
@@ -311,7 +309,7 @@ class DTx(Dynamic):
             return self.send((tx.upstream,), Fenced(tx.id))
         if first:
             return self._raise(tx, "flushing", now)
-        started = Dynamic.start(self, tx, Begin(tx.id, 0.0), now)
+        started = Dynamic.start(self, tx, now)
         return [*started, *self._pump(tx, tx.frames[tx.upstream, 0], now)]
 
     def _somebody_writes(self) -> bool:

@@ -166,8 +166,8 @@ def test_the_age_of_an_attempt_is_kept_for_the_next() -> None:
     tx = half.begin()
     half.told(wire.Began(tx.id, 17))
     assert tx.age == 17
-    _, events = half.transactions.begin("d-tx", age=17, fence=True)
-    assert said(events) == [wire.Begin(("E", 3), transactions.DEADLINE_S, 17, True)]
+    _, events = half.transactions.begin("d-tx", age=17)
+    assert said(events) == [wire.Begin(("E", 3), transactions.DEADLINE_S, 17)]
 
 
 # --- what the caller gets wrong ---

@@ -1,8 +1,9 @@
 """How often one D-TX transaction can lose, and what a fence does to others.
 
 A victim takes its time and meets something that conflicts and is committed meanwhile, on every
-attempt. It keeps its age, and asks for a fence after some losses, as a client's `transaction` with
-retries does; then it must win, whatever the others are, and leave nothing behind.
+attempt. It keeps its age, as a client's `transaction` with retries does, and gets a fence from its
+broker after some losses; then it must win, whatever the others are, and leave nothing behind. Who
+has not lost to others gets none, whatever it says.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import networkx as nx
 import pytest
 
 from overlay.filters import Filter
+from overlay.messages import Hop
 from overlay.simulator import Tape
-from padres_tx.engines.d_tx import FENCE_LIMIT_S
-from padres_tx.transactions import FENCE_AFTER
-from padres_tx.wire import Began, Step, TxID, tx_text
-from proofs.world import World
-from tests.transactions.one_broker import OneBroker
+from padres_tx.dynamic import Tx
+from padres_tx.engines.d_tx import DTx
+from padres_tx.losses import (
+    FENCE_AFTER,
+    FENCE_LIMIT_S,
+    FENCE_SHARE,
+    LOST_LIMIT,
+    LossCounts,
+    LossRecord,
+)
+from padres_tx.wire import Abort, Began, Commit, Ended, Look, Step, TxID, tx_text
+from proofs.world import World, all_engines
+from tests.transactions.one_broker import OneBroker, of_kind
 from tests.transactions.steps import box, chain, pub, sub, tcm, usub
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
@@ -34,17 +45,25 @@ ROUNDS = 4000
 RIVALS = ("plain", "d-tx", "d-tx-ni", "s-tx")
 
 
+class FencesVictims(DTx):
+    """Gives every victim a fence at once."""
+
+    def grants_fence(self, tx: Tx, now: float) -> bool:
+        return tx.id[0].startswith("V")
+
+
 class Contest(World):
     """Victims that publish events after a long way round, and rivals that change who gets them."""
 
-    def __init__(self, seed: int, rival: str, *, victims: int = 1) -> None:
+    def __init__(self, seed: int, rival: str, *, victims: int = 1, at_once: bool = False) -> None:
         self.tape = Tape(seed=seed)
         choose = self.tape.choose
         tree: nx.Graph[str] = nx.Graph()
         tree.add_node("B1")
         for n in range(2, 3 + choose(4)):
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
-        super().__init__(tree, choose, trace=False)
+        engine: Any = FencesVictims if at_once else DTx
+        super().__init__(tree, choose, factories={**all_engines(), "d-tx": engine}, trace=False)
         self.rival = rival
         self.victims = [f"V{n}" for n in range(victims)]
         brokers = sorted(tree)
@@ -70,8 +89,7 @@ class Contest(World):
         age = next((m.age for m in self.log[victim] if isinstance(m, Began)), 0)
         steps = [tcm(victim, class_="ask", n=n) for n in range(2)]
         steps.append(pub(victim, class_="p", n=len(tried)))
-        fence = len(tried) >= FENCE_AFTER
-        tried.append(self.begin("d-tx", victim, steps, age=age, fence=fence))
+        tried.append(self.begin("d-tx", victim, steps, age=age))
 
     def carry_on(self, victim: str) -> bool:
         """Try again after a loss; whether the victim is through."""
@@ -185,13 +203,13 @@ def test_who_crashes_behind_its_fence_is_in_nobodys_way(rival: str) -> None:
 def test_a_fence_ends_with_its_deadline(rival: str) -> None:
     """A link is slow, so the fence is half up when its time is over."""
     for seed in range(RUNS):
-        contest = Contest(seed, rival)
+        contest = Contest(seed, rival, at_once=True)
         contest.compete()
         contest.sim.run(until=contest.sim.now + 0.001 * contest.tape.choose(10))
         one, other = sorted(contest.oracle.tree.edges)[0]
         contest.sim.cut(one, other, 5.0)
         steps = [tcm("V0", class_="ask", n=1), pub("V0", class_="p", n=1)]
-        tx = contest.begin("d-tx", "V0", steps, fence=True, deadline_s=1.0)
+        tx = contest.begin("d-tx", "V0", steps, deadline_s=1.0)
         contest.attempts["V0"].append(tx)
         contest.sim.run(until=contest.sim.now + 2.0)
         assert contest.ended[tx].code in ("deadline", ""), f"seed {seed}"
@@ -206,10 +224,10 @@ def test_a_fence_ends_with_its_deadline(rival: str) -> None:
 
 def test_plain_operations_wait_for_a_fence_and_are_done_behind_it() -> None:
     for seed in range(RUNS):
-        contest = Contest(seed, "plain", victims=2)
+        contest = Contest(seed, "plain", victims=2, at_once=True)
         waiting = []
         for victim in contest.victims:
-            contest.begin("d-tx", victim, [pub(victim, class_="p", n=1)], fence=True)
+            contest.begin("d-tx", victim, [pub(victim, class_="p", n=1)])
         for n in range(6):
             contest.sim.run(until=contest.sim.now + 0.002)
             filter = box(class_="q", n=n)
@@ -265,13 +283,146 @@ def test_what_does_not_conflict_neither_aborts_nor_delays_each_other() -> None:
         assert side_by_side(engines, alone=n) == {n: together[n]}, engines[n]
 
 
+# --- who gets one ---
+
+P = box(class_="p")
+
+
+def alone() -> OneBroker:
+    """A broker without neighbours: C may publish p, and R may subscribe to it."""
+    one = OneBroker("d-tx", neighbours=[])
+    one.here("C", "R")
+    one.holds("C", "adv", P)
+    one.holds("C", "adv", ASK)
+    one.holds("R", "adv", ASK)
+    return one
+
+
+def engine_of(one: OneBroker) -> DTx:
+    engine = one.broker.engines["d-tx"]
+    assert isinstance(engine, DTx)
+    return engine
+
+
+def begun(one: OneBroker, age: int = 0, client: str = "C") -> tuple[TxID, int]:
+    """Begin a transaction that claims this age; the age that it is given."""
+    tx, said = one.begun(client, age=age)
+    return tx, of_kind(said, Began)[0].age
+
+
+def lose(one: OneBroker, age: int = 0, *, to: str = "R") -> int:
+    """Let a transaction of C lose to a plain operation of somebody; its age."""
+    tx, age = begun(one, age)
+    one.operate(tx, pub("C", class_="p"))
+    one.holds(to, "sub", P)
+    one.holds(to, "usub", P)
+    [ended] = of_kind(one.say("C", Commit(tx)), Ended)
+    assert ended.code == "conflict"
+    return age
+
+
+def has_fence(one: OneBroker, tx: TxID) -> bool:
+    return engine_of(one).txs[tx].fenced
+
+
+def test_an_attempt_gets_a_fence_after_some_losses() -> None:
+    one = alone()
+    age = 0
+    for _ in range(FENCE_AFTER):
+        age = lose(one, age)
+    tx, given = begun(one, age)
+    assert given == age and has_fence(one, tx)
+
+
 def test_no_fence_stands_for_longer_than_the_limit() -> None:
     """Whatever a client asks for: meanwhile nobody else can begin anything."""
-    one = OneBroker("d-tx")
-    one.here("C")
-    plain = one.begin("C", deadline_s=3600.0)
-    fenced = one.begin("C", deadline_s=3600.0, fence=True)
+    one = alone()
+    plain, _ = one.begun("R", deadline_s=3600.0)
+    age = 0
+    for _ in range(FENCE_AFTER):
+        age = lose(one, age)
+    fenced = one.begin("C", deadline_s=3600.0, age=age)
     assert one.timers == {
         f"d-tx/{tx_text(plain)}": 3600.0,
         f"d-tx/{tx_text(fenced)}": FENCE_LIMIT_S,
     }
+
+
+def test_who_has_not_lost_gets_no_fence() -> None:
+    """An older client asks for one in so many words; nobody listens."""
+    one = alone()
+    tx = ("C", 77)
+    body = msgspec.msgpack.encode([1, tx, 30.0, 0, True])
+    one.raw("@C", body)
+    assert not has_fence(one, tx)
+
+
+def test_an_age_counts_if_this_broker_gave_it_to_this_client_and_it_has_lost() -> None:
+    one = alone()
+    first, age = begun(one)
+    assert begun(one, age)[1] != age, "its attempt is not over"
+    one.say("C", Abort(first))
+    assert begun(one, age)[1] != age, "it was not lost"
+    lost = lose(one)
+    assert begun(one, lost, client="R")[1] != lost, "it is C's"
+    assert begun(one, 1)[1] > lost and begun(one, 1 << 60)[1] < 1 << 10, "anybody can say that"
+    assert begun(one, lost)[1] == lost
+    assert begun(one, lost)[1] != lost, "once"
+
+
+def test_losing_to_ones_own_does_not_count() -> None:
+    one = alone()
+    age = 0
+    for _ in range(2 * FENCE_AFTER):
+        age = lose(one, age, to="C")
+    for _ in range(2 * FENCE_AFTER):
+        tx, given = begun(one, age)
+        assert given == age and not has_fence(one, tx), "it keeps its age"
+        one.operate(tx, pub("C", class_="p"))
+        own = one.begin("C", sub("C", P), usub("C", P), commit=True)
+        assert of_kind(one.say("C", Commit(tx)), Ended)[0].code == "conflict", own
+
+
+def test_lying_about_ones_own_state_does_not_count() -> None:
+    one = alone()
+    age = 0
+    for _ in range(2 * FENCE_AFTER):
+        tx, age = begun(one, age)
+        assert not has_fence(one, tx)
+        [ended] = of_kind(one.say("C", Look(tx, 0, "sub", True, P)), Ended)
+        assert ended.code == "conflict"
+
+
+def test_what_a_client_has_lost_is_forgotten_when_it_leaves() -> None:
+    one = alone()
+    age = 0
+    for _ in range(FENCE_AFTER):
+        age = lose(one, age)
+    one.leaves("C")
+    one.here("C")
+    tx, given = begun(one, age)
+    assert given != age and not has_fence(one, tx)
+
+
+def test_lost_ages_are_bounded() -> None:
+    counts = LossCounts()
+    for age in range(1, LOST_LIMIT + 2):
+        counts.lost(Hop("@C"), age, LossRecord(), to="R", fenced=False)
+    assert counts.resume(Hop("@C"), 1) is None
+    assert counts.resume(Hop("@C"), 2) == LossRecord(1)
+
+
+def test_a_client_has_one_fence_at_a_time_and_then_none_for_a_while() -> None:
+    counts = LossCounts()
+    client, lost = Hop("@C"), LossRecord(FENCE_AFTER)
+    assert not counts.grants_fence(client, LossRecord(FENCE_AFTER - 1), 0.0)
+    assert counts.grants_fence(client, lost, 0.0)
+    assert not counts.grants_fence(client, lost, 1.0), "one at a time"
+    assert counts.grants_fence(Hop("@D"), lost, 1.0)
+    counts.fence_ended(client, 0.0, 2.0)
+    counts.client_left(client)
+    over = 2.0 * FENCE_SHARE
+    assert not counts.grants_fence(client, lost, over - 0.1), "its share of the time"
+    assert counts.grants_fence(client, lost._replace(outranked=True), over - 0.1)
+    counts.fence_ended(client, over, over)
+    assert counts.grants_fence(client, lost, over)

@@ -123,10 +123,14 @@ def test_the_snapshot_is_what_is_committed_here_without_what_was_undecided_there
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_a_transaction_keeps_the_age_of_its_first_attempt(engine: str) -> None:
     one = middle(engine)
-    _, said = one.begun("D", age=17)
-    assert of_kind(said, Began)[0].age == 17 and {m.age for m in of_kind(said, Init)} == {17}
-    _, said = one.begun("A")
+    one.hear("B1", Init(OTHER, 17))
+    tx, said = one.begun("D")
     assert of_kind(said, Began)[0].age == 18, "what comes later is younger"
+    one.hear("B1", Doom(tx, "conflict", "lost", "F1"))
+    _, said = one.begun("A")
+    assert of_kind(said, Began)[0].age == 19
+    _, said = one.begun("D", age=18)
+    assert of_kind(said, Began)[0].age == 18 and {m.age for m in of_kind(said, Init)} == {18}
 
 
 # --- Algorithm 2: operations ---

@@ -17,8 +17,11 @@ import pytest
 from overlay.filters import Filter, Value
 from overlay.messages import Join
 from overlay.simulator import Tape
+from padres_tx.dynamic import Tx
+from padres_tx.engines.d_tx import DTx
 from padres_tx.wire import Abort, Commit, Step, TxID
-from proofs.world import World
+from proofs.fenced import FencesSome
+from proofs.world import World, all_engines
 from tests.transactions.aftermath import known, leftovers
 from tests.transactions.one_broker import OneBroker
 
@@ -41,7 +44,8 @@ class Restarted:
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
         brokers = sorted(tree)
         self.tree = tree
-        self.world = world = World(tree, choose, trace=False)
+        engine_of = {**all_engines(), "d-tx": FencesSome}
+        self.world = world = World(tree, choose, factories=engine_of, trace=False)
         #: Where clients are at first, and the transactions of D-TX-NI.
         self.edges = {client: brokers[choose(len(brokers))] for client in CLIENTS}
         self.began: list[TxID] = []
@@ -63,8 +67,7 @@ class Restarted:
                 order = [self._after(step, at) for at, step in enumerate(steps)]
                 world.submit(client, order)
             else:
-                fence = engine == "d-tx" and not choose(3)
-                tx = world.begin(engine, client, self.steps(client, 3, ctl=2), fence=fence)
+                tx = world.begin(engine, client, self.steps(client, 3, ctl=2))
                 self.began += [tx] if engine == "d-tx-ni" else []
             world.sim.run(until=world.sim.now + 0.001 * choose(8) * (n + 1))
         for client in CLIENTS:
@@ -145,11 +148,20 @@ def test_what_a_broker_leaves_behind_comes_to_an_end_everywhere(engine: str) -> 
         assert not left, f"{engine}, seed {seed}: {left}"
 
 
+class FencesAtB3(DTx):
+    """Gives a fence to whoever begins at B3."""
+
+    def grants_fence(self, tx: Tx, now: float) -> bool:
+        return self.broker.name == "B3"
+
+
 @pytest.mark.parametrize("fence", [False, True])
 def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(fence: bool) -> None:
     """An earlier client of the same name has used it, and somebody still needs the state before."""
     tree: nx.Graph[str] = nx.Graph([("B1", "B2"), ("B2", "B3")])
-    world = World(tree, lambda n: 0, trace=False)
+    engine: Any = FencesAtB3 if fence else DTx
+    factories = {**all_engines(), "d-tx": engine}
+    world = World(tree, lambda n: 0, factories=factories, trace=False)
     for client, edge in (("E", "B1"), ("Q", "B2")):
         world.join(client, edge)
     old = world.begin("d-tx", "Q", [], commit=False)
@@ -165,7 +177,7 @@ def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(fence: boo
     world.sim.run(until=world.sim.now + 0.1)
     world.log["E"].clear()
     world.numbers["E"] = first[1] - 1
-    again = world.begin("d-tx", "E", steps, fence=fence)
+    again = world.begin("d-tx", "E", steps)
     assert again == first
     world.sim.run(until=world.sim.now + 0.1)
     assert world.log["E"][0].code == "refused"
