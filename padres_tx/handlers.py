@@ -24,6 +24,7 @@ import contextvars
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter, Value
@@ -117,6 +118,8 @@ class Handlers:
                 self._run(turn), name=f"handler of {self._client} in {turn.part.id}"
             )
             self._running.append(Run(turn.part, task))
+            # Also for one that is cancelled before its first step, and so never runs.
+            task.add_done_callback(partial(self._over, turn.part))
 
     def _next(self) -> Turn | None:
         if not self._running:
@@ -150,7 +153,15 @@ class Handlers:
             error = f"{type(raised).__name__}: {raised}"
             raise  # It ends the program.
         finally:
-            self._running = [run for run in self._running if run.part is not part]
+            self._over(part, error=error)
+
+    def _over(
+        self, part: Part, _: object = None, *, error: str = "its handler was cancelled"
+    ) -> None:
+        """A handler has ended; let the next one have its turn."""
+        left = [run for run in self._running if run.part is not part]
+        if len(left) < len(self._running):
+            self._running = left
             self._finished(part, error)
             self.take_turns()
 

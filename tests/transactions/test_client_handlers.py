@@ -257,3 +257,22 @@ async def test_a_handler_that_is_cancelled_by_others_aborts_its_transaction() ->
             async with e.transaction() as tx:
                 tx.tcm(X1)
         assert_at_rest(overlay)
+
+
+@pytest.mark.parametrize("turns", range(4))
+@asynchronous
+async def test_an_abort_before_a_handler_has_begun_does_not_stop_those_after_it(turns: int) -> None:
+    """A task that is cancelled before its first step never runs."""
+    async with cast() as (overlay, e, d, _):
+        called: list[object] = []
+        d.on_tcm(None, lambda tx, n: called.append(n["n"]))
+        tx = await e.beginTX()
+        e.txTCM(tx, {**X1, "n": 0})
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await e.abortTX(tx)
+        async with e.transaction(deadline_s=5) as block:
+            block.tcm({**X1, "n": 1})
+        assert called[-1] == 1
+        assert not d._handlers._running
+        assert_at_rest(overlay)
