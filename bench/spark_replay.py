@@ -191,6 +191,18 @@ class Entry:
         self.removed_by: tuple[Version, ...] = ()
 
 
+#: What `overlay.trace` says of an entry for events only; executors have no codec for that module.
+EVENTS = "events"
+
+
+def _takers(entries: list[Entry]) -> list[Entry]:
+    """Of each client the last word, if it is not for events only."""
+    last: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.number):
+        last[entry.step.client] = entry
+    return [entry for entry in last.values() if EVENTS not in entry.step.outcome.split()]
+
+
 def _mark(tx: str) -> Version | None:
     """A version as entries are marked with it; None for what everybody sees."""
     return (tx, 0) if tx else None
@@ -490,7 +502,11 @@ class Broker:
 
     def _look(self, step: Step, point: Mapping[str, Value], view: View) -> Iterator[Found]:
         entries = self._tables["prt"].matching(point, view)
-        hops = {entry.hop for entry in entries}
+        takers = entries
+        if step.op_kind == "tcm":
+            names = step.outcome.split()[1:]
+            takers = [e for e in _takers(entries) if not names or e.step.client in names]
+        hops = {entry.hop for entry in takers}
         tx = self._txs.get(step.tx)
         if tx is not None and tx.engine == "s-tx":
             # Every broker of the span does its own part.

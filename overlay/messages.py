@@ -74,6 +74,8 @@ class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
     store: bool = True
     #: Numbers of this client's earlier entries that are obsolete. Decided by the edge broker.
     drop: tuple[int, ...] = ()
+    #: Of a subscription: whether it is for events only, and not for what asks its client to act.
+    events: bool = False
 
     @property
     def positive(self) -> bool:

@@ -11,7 +11,7 @@ from overlay.index import View
 from overlay.messages import BrokerName, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
 from overlay.routing import Outcome
-from overlay.trace import Record, TraceKind
+from overlay.trace import EVENTS, Record, TraceKind
 from overlay.versions import Versions
 
 
@@ -100,6 +100,8 @@ class Recorder:
     ) -> Record:
         """The record of an operation that was carried out."""
         changes = ["+"] if operation.store else []
+        if operation.store and operation.events:
+            changes.append(EVENTS)
         changes += [f"-{seq}" for seq in operation.drop]
         return self.record(
             kind,

@@ -23,7 +23,7 @@ from overlay.errors import NotHeld, ProtocolError
 from overlay.filters import Filter, Value
 from overlay.index import View, is_visible
 from overlay.lastword import settle
-from overlay.messages import BrokerName, ClientName, Hop, Operation, Version, is_client
+from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
 from overlay.space import Entry, Space, by_client_and_number
 
@@ -356,7 +356,8 @@ def not_held(operation: Operation) -> NotHeld:
 
 def attracted(entry: Entry) -> Operation:
     """The entry as an operation on its way again; `req` is the sender's to fill in."""
-    return Operation(0, "sub" if entry.positive else "usub", entry.client, entry.seq, entry.filter)
+    kind: Kind = "sub" if entry.positive else "usub"
+    return Operation(0, kind, entry.client, entry.seq, entry.filter, events=entry.events)
 
 
 def taken_back(entry: Entry) -> Operation:
@@ -372,11 +373,12 @@ def _taken_out(operation: Operation, drop: tuple[int, ...]) -> Operation:
 
 
 def entry_line(entry: Entry, kind: str) -> dict[str, Any]:
-    """An entry as plain data."""
-    return {
+    """An entry as plain data; one for events only says so."""
+    line = {
         "client": entry.client,
         "seq": entry.seq,
         "kind": kind,
         "filter": format_filter(entry.filter),
         "hop": entry.hop,
     }
+    return {**line, "events": True} if entry.events else line

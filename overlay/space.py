@@ -4,6 +4,9 @@ A space answers who wants a point, and whether somebody still holds a part of a 
 are made of spaces (`routing`), and so is what a client knows of itself. Entries can carry versions
 (`versions`): a view tells which of them it sees.
 
+A subscription can be for events only. Its client then wants the point as any other does, but is
+not asked to act on it (`takers`). Here, too, the client's last word on the point decides.
+
 This module knows nothing of brokers, nor where an operation has to go.
 """
 
@@ -22,7 +25,7 @@ from overlay.notation import format_filter
 class Entry:
     """One line of a table: an operation of a client, and the hop that it came from."""
 
-    __slots__ = ("added_by", "client", "filter", "hop", "positive", "removed_by", "seq")
+    __slots__ = ("added_by", "client", "events", "filter", "hop", "positive", "removed_by", "seq")
 
     def __init__(self, operation: Operation, hop: Hop, added_by: Version | None = None) -> None:
         self.client = ClientName(operation.client)
@@ -30,6 +33,8 @@ class Entry:
         self.filter = operation.filter
         self.hop = hop
         self.positive = operation.positive
+        #: Whether it is a subscription for events only.
+        self.events = operation.events and operation.kind == "sub"
         #: The version that brought the entry (None: it is simply there) and those that remove it.
         self.added_by = added_by
         self.removed_by: tuple[Version, ...] = ()
@@ -51,6 +56,8 @@ class Space:
         self._no: Index[Entry] = Index()
         #: How many entries say no; mostly none, and then nobody has to ask for them.
         self._holes = 0
+        #: How many entries are for events only.
+        self._events = 0
         #: By client and number. Mostly one entry each; but two transactions that know nothing of
         #: each other may both bring one operation here, and at most one of them will be committed.
         self._of: dict[str, dict[int, list[Entry]]] = {}
@@ -61,6 +68,7 @@ class Space:
         copies.append(entry)
         if not entry.positive:
             self._holes += 1
+        self._events += entry.events
         self._index(entry).insert(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -72,6 +80,7 @@ class Space:
                 del self._of[entry.client]
         if not entry.positive:
             self._holes -= 1
+        self._events -= entry.events
         self._index(entry).remove(entry)
 
     def __contains__(self, entry: Entry) -> bool:
@@ -165,6 +174,21 @@ class Space:
         """The yes entries that contain the point and that no later no of their client does."""
         holes = self._no.matching(point, view) if self._holes else ()
         return self._outside(holes, point, view)
+
+    def takers(self, point: Mapping[str, Value], view: View | None = None) -> dict[str, Hop]:
+        """The clients that want the point for more than events, each with its hop."""
+        last: dict[str, Entry] = {}
+        for entry in self.matching(point, view):
+            known = last.get(entry.client)
+            if known is None or known.seq < entry.seq:
+                last[entry.client] = entry
+        return {client: entry.hop for client, entry in sorted(last.items()) if not entry.events}
+
+    def taking_hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
+        """The hops of the clients that want the point for more than events, each once."""
+        if not self._events:
+            return self.hops(point, view)
+        return tuple(dict.fromkeys(self.takers(point, view).values()))
 
     def _outside(
         self, holes: Iterable[Entry], point: Mapping[str, Value], view: View | None

@@ -14,8 +14,9 @@ say about order is certain; across nodes only messages order things.
 
 `outcome` of apply and undo, and of a client's end, is what became of the tables, so that a node's
 records are a log from which its tables can be rebuilt: "+" if the operation stands in them now,
-"-7" if the same client's entry number 7 went, "C2#7>B3" if the neighbour B3 was told of C2's entry
-number 7 in consequence (attracted or sent back).
+"events" if it does and is for events only, "-7" if the same client's entry number 7 went,
+"C2#7>B3" if the neighbour B3 was told of C2's entry number 7 in consequence (attracted or sent
+back). Of the match of a tcm that names its receivers it is "to" and their names.
 
 `version` is the view on which the tables were looked at: of the committed versions whose marks
 are still on entries those that it saw, and with a "-" before them those that it did not; its own
@@ -34,6 +35,11 @@ import msgspec
 TraceKind: TypeAlias = Literal[
     "publish", "apply", "undo", "match", "deliver", "begin", "end", "decide"
 ]
+
+
+#: What `outcome` says of an entry for events only, and before the names of a tcm's receivers.
+EVENTS = "events"
+TO = "to"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -45,7 +45,7 @@ class Words:
         assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
         space = self._broker.routing.space(step.kind, self._hop)
         seq = self._broker.next_number(self._hop)
-        operation = Operation(0, step.kind, self._client, seq, step.filter)
+        operation = Operation(0, step.kind, self._client, seq, step.filter, events=step.events)
         if not operation.positive and not self._holds(space, step.filter):
             raise not_held(operation)
         settled = settle(lambda f: self._near(space, f), step.filter, operation.positive)
@@ -61,16 +61,20 @@ class Words:
         """Raises NotAdvertised or FilterError."""
         point = check_point(step.point)
         space = self._broker.routing.space("adv", self._hop)
-        if not self._wants(space, point):
+        last = self._last(space, point)
+        if last is None or not last.positive:
             text = format_publication(point)
             raise NotAdvertised(f"{self._client} has not advertised {text}")
 
     def check_hears(self, step: Step) -> None:
         """Raises OperationError if a tcm does not reach the client."""
         point = check_point(step.point)
-        if not self._wants(self._broker.routing.prt, point):
-            text = format_publication(point)
+        last = self._last(self._broker.routing.prt, point)
+        text = format_publication(point)
+        if last is None or not last.positive:
             raise Unheard(f"{self._client} does not receive the tcm {text}")
+        if last.events:
+            raise Unheard(f"{self._client} is subscribed to the tcm {text} for events only")
 
     def _near(self, space: Space, filter: Filter) -> list[Entry]:
         view = self._broker.versions.view()
@@ -84,14 +88,14 @@ class Words:
         holes = [entry for entry in near if not entry.positive]
         return any(entry.positive and reaches(entry, filter, holes) for entry in near)
 
-    def _wants(self, space: Space, point: Any) -> bool:
+    def _last(self, space: Space, point: Any) -> Entry | None:
+        """The client's last word on a point."""
         at = Filter(point)
-        last = max(
+        return max(
             (e for e in self._near(space, at) if e.filter.matches(point)),
             key=lambda entry: entry.seq,
             default=None,
         )
-        return last is not None and last.positive
 
 
 class Unheard(OperationError):

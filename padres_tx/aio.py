@@ -319,6 +319,7 @@ class Client(Transacting):
         filter: FilterLike,
         callback: Callback | None = None,
         *,
+        events_only: bool = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """Ask for publications; returns when no later one is lost for want of a route, at brokers
@@ -327,9 +328,13 @@ class Client(Transacting):
         Those that this filter wants go to the callback, if there is one; to the iterator
         otherwise, unless another subscription has a callback for them.
 
+        With `events_only` the client gets publications and no tcms: it is not asked to act in
+        others' transactions, and so need not have a handler. Where several subscriptions want a
+        tcm, the last of them decides.
+
         Raises FilterError, CallTimeout, ConnectionLost.
         """
-        await self._operate("sub", filter, callback, timeout_s)
+        await self._operate("sub", filter, callback, timeout_s, events_only=events_only)
 
     async def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Take a part of what was subscribed to back, or all of it; no publication in that part
@@ -340,11 +345,18 @@ class Client(Transacting):
         await self._operate("usub", filter, None, timeout_s)
 
     async def _operate(
-        self, kind: Kind, filter: FilterLike, callback: Callback | None, timeout_s: float
+        self,
+        kind: Kind,
+        filter: FilterLike,
+        callback: Callback | None,
+        timeout_s: float,
+        *,
+        events_only: bool = False,
     ) -> None:
         check_callable("callback", callback)
         await self._room()
-        await self._request(self._session.operate(kind, filter, callback), timeout_s)
+        operation = self._session.operate(kind, filter, callback, events=events_only)
+        await self._request(operation, timeout_s)
 
     # --- publications ---
 
@@ -487,6 +499,13 @@ class Client(Transacting):
             self._caller = asyncio.get_running_loop().create_task(
                 self._call(), name=f"callbacks of {self.name}"
             )
+            # Also if it is cancelled before its first step, and so never runs.
+            self._caller.add_done_callback(self._calling_over)
+
+    def _calling_over(self, caller: asyncio.Task[None] | None) -> None:
+        if self._caller is caller:
+            self._caller = None
+            self._pulse()
 
     async def _call(self) -> None:
         """Call the callbacks, one after the other, until there is nothing left to call."""
@@ -504,8 +523,7 @@ class Client(Transacting):
                     size = len(argument.payload) if isinstance(argument, Notification) else 0
                     self._make_room(size)
         finally:
-            self._caller = None
-            self._pulse()
+            self._calling_over(asyncio.current_task())
         if self._lost and not self._closed:
             # No longer as the caller: `on_close` may wait for the end, and `close` not cancel it.
             self._spare += filter(None, [asyncio.current_task()])

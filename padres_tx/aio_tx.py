@@ -65,6 +65,7 @@ from padres_tx.transactions import (
     Decided,
     Did,
     Drained,
+    DrainedTx,
     Result,
     Transactions,
     Tx,
@@ -75,7 +76,7 @@ from padres_tx.watch import Draining, Watch, fail, succeed
 
 #: What is called with the outcome of a transaction, or with the name of one that is drained.
 OnEnd: TypeAlias = Callable[[Result], Awaitable[None] | None]
-OnDrained: TypeAlias = Callable[[str], Awaitable[None] | None]
+OnDrained: TypeAlias = Callable[[DrainedTx], Awaitable[None] | None]
 
 F = TypeVar("F")
 
@@ -174,7 +175,8 @@ class Transacting(Peer, ABC):
         the last registered is called; None as the handler removes one.
 
         The client has to be subscribed to the tcm. One that has no handler for it aborts the
-        transaction. Static transactions call no handlers.
+        transaction, unless its subscription is for events only (`subscribe`). Static transactions
+        call no handlers.
 
         Raises FilterError; TypeError for a handler that cannot be called.
         """
@@ -186,14 +188,17 @@ class Transacting(Peer, ABC):
 
         In order with the callbacks for notifications: a transaction's publications come first.
         """
+        check_callable("callback", callback)
         self._on_end.append(callback)
 
     def on_drained(self, callback: OnDrained) -> None:
         """Call this with a transaction's name when no publication from before it will come.
 
-        A worker that has given its stream away can go then. In order with the callbacks for
+        The name has `gave` and `took`, the filters that this client has given up and taken in it. A
+        worker that has given its stream away can go then. In order with the callbacks for
         notifications.
         """
+        check_callable("callback", callback)
         self._on_drained.append(callback)
 
     # --- Table 2 ---
@@ -233,12 +238,13 @@ class Transacting(Peer, ABC):
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
         after: Iterable[Op | Doing] | None = None,
+        to: Iterable[str] | None = None,
     ) -> Doing:
         """Make others act in it; returns at once, and can be awaited, as all of these.
 
         They raise UnknownTransaction, and as `Acting.do` does.
         """
-        return self._acting(txID).tcm(point, payload, json=json, ops=ops, after=after)
+        return self._acting(txID).tcm(point, payload, json=json, ops=ops, after=after, to=to)
 
     def txPub(
         self,
@@ -270,10 +276,11 @@ class Transacting(Peer, ABC):
         filter: FilterLike,
         callback: Callback | None = None,
         *,
+        events_only: bool = False,
         after: Iterable[Op | Doing] | None = None,
     ) -> Doing:
         """Subscribe in it."""
-        return self._acting(txID).sub(filter, callback, after=after)
+        return self._acting(txID).sub(filter, callback, events_only=events_only, after=after)
 
     def txUsub(
         self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None

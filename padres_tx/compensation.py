@@ -61,7 +61,14 @@ def inverses(undo: Undo) -> list[Operation]:
     yes: Kind = "sub" if operation.kind in ("sub", "usub") else "adv"
     no: Kind = "usub" if yes == "sub" else "uadv"
     back = [
-        Operation(0, yes if entry.positive else no, entry.client, entry.seq, entry.filter)
+        Operation(
+            0,
+            yes if entry.positive else no,
+            entry.client,
+            entry.seq,
+            entry.filter,
+            events=entry.events,
+        )
         for entry in undo.dropped
     ]
     if operation.store:

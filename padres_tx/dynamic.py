@@ -8,7 +8,9 @@ decision, so a client that dies never blocks anyone. The protocol, with the pape
     Op        travels as the tables say. One that makes others act, a tcm or an (un-)advertisement,
               is answered by Acked when it has been handled everywhere behind the sender, and the
               clients there have finished what a tcm asked for (nested acknowledgements,
-              Algorithm 2). Nothing else is acknowledged; see below.
+              Algorithm 2). Nothing else is acknowledged; see below. A tcm that names its receivers
+              goes only where they are; the broker that does not find one of them, or finds that it
+              does not take tcms there, dooms the transaction.
     Prepare   and what follows, up to Forget: the votes and the decision (`padres_tx.two_phase`).
 
 What isolates transactions from each other is left to the engines (`d_tx`, `d_tx_ni`): the scope in
@@ -72,6 +74,7 @@ from overlay.link import OUTBOX_BYTES, OUTBOX_MESSAGES
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
+from overlay.trace import TO
 from padres_tx import inspection
 from padres_tx.admission import Conflict
 from padres_tx.broker_wire import Between
@@ -82,9 +85,11 @@ from padres_tx.dynamic_wire import Acked, Decide, Decided, Doom, Init, Op, codec
 from padres_tx.looks import LOOKS_LIMIT
 from padres_tx.losses import FENCE_LIMIT_S, LossCounts, LossRecord
 from padres_tx.outcomes import REUSED
+from padres_tx.tcm_routes import tcm_routes
 from padres_tx.two_phase import TwoPhaseCommit
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,
+    RECEIVERS_LIMIT,
     TX_LIMIT,
     TX_PER_CLIENT_LIMIT,
     Abort,
@@ -420,8 +425,12 @@ class Dynamic(TwoPhaseCommit):
 
     def _step(self, tx: Tx, frame: Frame, operate: Operate, now: float) -> list[Effect]:
         step, client = operate.step, frame.hop[1:]
-        task = OpTask(tx, frame.hop, 0, frame=frame, number=operate.number)
+        to = tuple(dict.fromkeys(step.receivers))
+        task = OpTask(tx, frame.hop, 0, frame=frame, number=operate.number, to=to)
         scope = self.scope(tx)
+        if len(to) > RECEIVERS_LIMIT:
+            reason = f"a tcm names more than {RECEIVERS_LIMIT} receivers"
+            return self.doom(tx, "refused", reason, now)
         try:
             if step.kind in ("pub", "tcm"):
                 pub = Pub(client, step.seq, check_point(step.point), step.payload)
@@ -432,13 +441,13 @@ class Dynamic(TwoPhaseCommit):
             if step.filter is None:
                 raise FilterError(None, f"a {step.kind} without a filter")
             assert step.kind != "pub" and step.kind != "tcm"
-            asked = Operation(0, step.kind, client, 0, step.filter)
+            asked = Operation(0, step.kind, client, 0, step.filter, events=step.events)
             self._check_turn(tx, frame.hop, asked)
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
             refusal = self._refusal(tx, frame, operate, error)
             return self.doom(tx, refusal.code, refusal.reason, now, to=refusal.to)
-        told = Effective(step.kind, step.filter, operation.seq, operate.number)
+        told = Effective(step.kind, step.filter, operation.seq, operate.number, step.events)
         tx.words_bytes += len(codec.encode(told))
         if tx.words_bytes > WORDS_LIMIT_BYTES:
             reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
@@ -489,7 +498,7 @@ class Dynamic(TwoPhaseCommit):
         tx = self.txs.get(op.tx)
         if tx is None or not tx.open:
             return []  # It was under way when the transaction was aborted.
-        task = OpTask(tx, source, op.req)
+        task = OpTask(tx, source, op.req, to=op.to)
         if op.operation is not None:
             return self.apply(tx, source, op.operation, task, now)
         if op.pub is None:
@@ -507,7 +516,8 @@ class Dynamic(TwoPhaseCommit):
         if frame:
             # Only here its number is certain: an engine may have let the operation wait.
             words = tx.words.setdefault(frame.hop, [])
-            words.append(Effective(operation.kind, operation.filter, operation.seq, task.number))
+            kind, filter, number = operation.kind, operation.filter, operation.seq
+            words.append(Effective(kind, filter, number, task.number, operation.events))
         effects: list[Effect] = []
         if self.broker.trace:
             record = self.broker.record_change(
@@ -536,8 +546,14 @@ class Dynamic(TwoPhaseCommit):
         task.tcm, task.pub = tcm, pub
         tx.footprint.publication(pub, at_edge=is_client(source))
         view = self.scope(tx).view
-        hops = self.routing.prt.hops(pub.point, view)
-        hops = tuple(hop for hop in hops if is_client(hop) or hop != source)
+        if tcm:
+            routes = tcm_routes(self.routing, source, pub, task.to, view)
+            if routes.missing:
+                return self._unheard(tx, pub, routes.missing, now)
+            hops, named = routes.hops, routes.named
+        else:
+            hops, named = self.routing.prt.hops(pub.point, view), {}
+            hops = tuple(hop for hop in hops if is_client(hop) or hop != source)
         effects: list[Effect] = []
         if self.broker.trace:
             whose: dict[str, Any] = {
@@ -552,18 +568,22 @@ class Dynamic(TwoPhaseCommit):
                 )
                 effects.append(published)
                 by.last = (published.op_id,)
-            effects.append(self.broker.record("match", now, pub, source, hops, **whose))
+            names = " ".join([TO, *task.to]) if task.to else ""
+            matched = self.broker.record("match", now, pub, source, hops, outcome=names, **whose)
+            effects.append(matched)
         for hop in hops:
             if not tx.open:
                 return effects  # Aborted for one of them: nobody else need act.
             if not is_client(hop):
                 req = tx.tasks.ask(task, hop) if tcm else 0
-                effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm))
+                to = named.get(hop, ())
+                effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm, to=to))
                 continue
             if tcm and not self.broker.is_here(hop):
                 # Its entries are still here, since its leaving waits: next time they are not.
+                code = "unheard" if task.to else Conflict.code
                 reason = f"{hop[1:]}, which the tcm is for, has left"
-                effects += self.doom(tx, Conflict.code, reason, now, to=hop[1:])
+                effects += self.doom(tx, code, reason, now, to=hop[1:])
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
@@ -573,6 +593,16 @@ class Dynamic(TwoPhaseCommit):
             else:
                 effects += self._keep(tx, hop, pub, now)
         return effects + self._finished(task, now)
+
+    def _unheard(self, tx: Tx, pub: Pub, reason: str, now: float) -> list[Effect]:
+        """A tcm does not reach whom it is for; if that has changed since, it is a conflict."""
+        read = Footprint()
+        read.publication(pub, at_edge=False)
+        changed = self.changed_outside(tx, read)
+        if changed.code:
+            reason = f"in its snapshot {reason}: {changed.reason}"
+            return self.doom(tx, Conflict.code, reason, now, to=changed.to)
+        return self.doom(tx, "unheard", reason, now)
 
     def _keep(self, tx: Tx, hop: Hop, pub: Pub, now: float) -> list[Effect]:
         """Keep a publication for a client of this broker, up to the commit."""
@@ -609,16 +639,13 @@ class Dynamic(TwoPhaseCommit):
             if not task.req:
                 return []
             return self.send((task.origin,), Acked(tx.id, task.req, task.receivers))
-        if task.tcm and not task.receivers:
+        if task.tcm and task.receivers < max(1, len(task.to)):
             assert task.pub is not None
-            text = f"nobody receives the tcm {format_publication(task.pub.point)}"
-            read = Footprint()
-            read.publication(task.pub, at_edge=False)
-            changed = self.changed_outside(tx, read)
-            if changed.code:
-                reason = f"in its snapshot {text}: {changed.reason}"
-                return self.doom(tx, Conflict.code, reason, now, to=changed.to)
-            return self.doom(tx, "unheard", text, now)
+            text = format_publication(task.pub.point)
+            reason = f"nobody receives the tcm {text}"
+            if task.to:
+                reason = f"{task.receivers} of {len(task.to)} clients receive the tcm {text}"
+            return self._unheard(tx, task.pub, reason, now)
         frame.busy = False
         operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))
         return [operated, *self._pump(tx, frame, now)]

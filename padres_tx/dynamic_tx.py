@@ -56,10 +56,28 @@ class OpTask:
     client of this broker.
     """
 
-    __slots__ = ("frame", "number", "origin", "pub", "receivers", "req", "tcm", "tx", "waiting")
+    __slots__ = (
+        "frame",
+        "number",
+        "origin",
+        "pub",
+        "receivers",
+        "req",
+        "tcm",
+        "to",
+        "tx",
+        "waiting",
+    )
 
     def __init__(
-        self, tx: Tx, origin: Hop, req: int, *, frame: Frame | None = None, number: int = 0
+        self,
+        tx: Tx,
+        origin: Hop,
+        req: int,
+        *,
+        frame: Frame | None = None,
+        number: int = 0,
+        to: tuple[str, ...] = (),
     ) -> None:
         self.tx = tx
         self.origin = origin
@@ -67,8 +85,11 @@ class OpTask:
         self.frame = frame
         self.number = number
         self.waiting = 0
+        #: How many clients have finished what a tcm asks for.
         self.receivers = 0
         self.tcm = False
+        #: The clients that a tcm is for, if it names them.
+        self.to = to
         self.pub: Pub | None = None
 
 

@@ -28,6 +28,8 @@ class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
     operation: Operation | None = None
     pub: Pub | None = None
     tcm: bool = False
+    #: The clients behind the receiver that a tcm has to reach, and only these; empty for all.
+    to: tuple[str, ...] = ()
 
 
 class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):

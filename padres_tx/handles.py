@@ -178,13 +178,18 @@ class Acting:
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
         after: Iterable[Op | Doing] | None = None,
+        to: Iterable[str] | None = None,
     ) -> Doing:
         """Make others act in the transaction: a publication that calls its receivers' handlers.
+
+        Its receivers are all clients that are subscribed to it, but for those whose last
+        subscription there is for events only. With `to`, a list of names, they are just these
+        clients; if one of them cannot receive it, the transaction is aborted (code "unheard").
 
         In a static transaction `ops` says what the receivers do, by client; there are no handlers.
         """
         data = as_payload(payload, json)
-        return self.do(static.tcm(point, data, ops=ops, after=_operations(after)))
+        return self.do(static.tcm(point, data, ops=ops, after=_operations(after), to=to))
 
     def pub(
         self,
@@ -210,10 +215,12 @@ class Acting:
         filter: FilterLike,
         callback: Callback | None = None,
         *,
+        events_only: bool = False,
         after: Iterable[Op | Doing] | None = None,
     ) -> Doing:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
-        return self.do(static.sub(filter, after=_operations(after)), callback)
+        op = static.sub(filter, events_only=events_only, after=_operations(after))
+        return self.do(op, callback)
 
     def usub(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
         """Un-subscribe, a part or all."""

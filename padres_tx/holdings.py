@@ -88,6 +88,8 @@ class Change(NamedTuple):
     filter: Filter
     number: int
     call: int = 0
+    #: Of a subscription: whether it is for events only.
+    events: bool = False
 
 
 class _Without:
@@ -163,6 +165,12 @@ class Holdings:
                 return True
         return False
 
+    def acts(self, point: Mapping[str, Value]) -> bool:
+        """Whether the client is to act on a tcm that has come: not if its last subscription to it
+        is for events only."""
+        found = self._space.matching(point, self._view())
+        return not found or not max(found, key=_place).events
+
     def callbacks(self, point: Mapping[str, Value], hidden: Collection[Version] = ()) -> list[Any]:
         """The callbacks that a publication with this stamp is for, each once."""
         if not self._with_callback:
@@ -197,12 +205,15 @@ class Holdings:
 
     # --- the client's own calls ---
 
-    def ask(self, call: int, kind: Kind, filter: Filter, callback: Any = None) -> None:
+    def ask(
+        self, call: int, kind: Kind, filter: Filter, callback: Any = None, *, events: bool = False
+    ) -> None:
         """The client has made a call; `settle` or `refuse` follows."""
         self._last_call = call
         version = self._version(filter, NUMBER_LIMIT, NO_ANSWER if kind == "usub" else None)
         place = UNANSWERED + call
-        self._unanswered[call] = self._add(kind, filter, place, version, call, callback)
+        entry = self._add(kind, filter, place, version, call, callback, events=events)
+        self._unanswered[call] = entry
 
     def refuse(self, call: int) -> None:
         """The call has changed nothing."""
@@ -235,10 +246,13 @@ class Holdings:
 
     # --- transactions ---
 
-    def listen(self, tx: Version, call: int, filter: Filter, callback: Any) -> None:
+    def listen(
+        self, tx: Version, call: int, filter: Filter, callback: Any, *, events: bool = False
+    ) -> None:
         """The client has subscribed in a transaction, with a callback."""
         version = self._version(filter, NUMBER_LIMIT, tx)
-        entry = self._add("sub", filter, UNANSWERED + call, version, call, callback)
+        place = UNANSWERED + call
+        entry = self._add("sub", filter, place, version, call, callback, events=events)
         self._undecided.setdefault(tx, {})[call] = entry
 
     def withdraw(self, tx: Version, call: int) -> None:
@@ -256,12 +270,12 @@ class Holdings:
         """The transaction has ended with these changes; `drained` follows if it drains."""
         said = self._undecided.pop(tx, {})
         for change in sorted(changes, key=_number):
-            kind, filter, number, call = change
+            kind, filter, number, call, events = change
             version = self._version(filter, number, tx if drains else None)
             entry = said.pop(call, None) if kind == "sub" else None
             if entry is None:
                 place = UNANSWERED  # For a moment.
-                entry = self._add(kind, filter, place, version, 0, None)
+                entry = self._add(kind, filter, place, version, 0, None, events=events)
             if drains:
                 self._undrained.setdefault(tx, []).append(change)
             self._number(entry, number, version)
@@ -379,8 +393,10 @@ class Holdings:
         version: Version | None,
         call: int,
         callback: Any,
+        *,
+        events: bool,
     ) -> Holding:
-        operation = Operation(0, kind, self._client, place, filter)
+        operation = Operation(0, kind, self._client, place, filter, events=events)
         entry = Holding(operation, self._hop, version, call, callback)
         self._insert(entry)
         return entry

@@ -135,7 +135,16 @@ class DynamicSeat(BrokerSeat):
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
         self.transactions.start(tx, number, op)
         self.transactions.listen(tx, number, op, callback)
-        step = wire.Step(self.session.name, op.kind, op.filter, op.point, op.payload, number)
+        step = wire.Step(
+            self.session.name,
+            op.kind,
+            op.filter,
+            op.point,
+            op.payload,
+            number,
+            receivers=op.to or (),
+            events=op.events,
+        )
         held = self.transactions.held_outside(op)
         operate = wire.Operate(tx.id, frame, number, step, held)
         return [*self._looks(tx, frame), Utter(tx, number, self.message(operate))]

@@ -168,8 +168,11 @@ class Session:
         """Ask to be let in; the answer decides whether the name is free."""
         return Join(self._request(None), self.name, edge="")
 
-    def operate(self, kind: Kind, filter: FilterLike, callback: Any = None) -> Operation:
-        """(Un-)subscribe or (un-)advertise; `Answered` follows. A subscription may have a callback.
+    def operate(
+        self, kind: Kind, filter: FilterLike, callback: Any = None, *, events: bool = False
+    ) -> Operation:
+        """(Un-)subscribe or (un-)advertise; `Answered` follows. A subscription may have a callback,
+        and may be for events only.
 
         Raises FilterError; NotHeld for taking back what is not held in any part; TooManyRequests.
         """
@@ -178,8 +181,8 @@ class Session:
         if kind in ("usub", "uadv") and not holdings.reaches(box):
             raise self.not_held(kind, box)
         req = self._request(holdings)
-        holdings.ask(req, kind, box, callback)
-        return Operation(req, kind, self.name, req, box)
+        holdings.ask(req, kind, box, callback, events=events)
+        return Operation(req, kind, self.name, req, box, events=events)
 
     def publish(self, point: PointLike, payload: bytes = b"") -> Pub:
         """Publish; only a refusal is answered (`Refused`).
@@ -213,9 +216,11 @@ class Session:
         self._last += 1
         return self._last
 
-    def listen(self, tx: Version, call: int, filter: Filter, callback: Any) -> None:
+    def listen(
+        self, tx: Version, call: int, filter: Filter, callback: Any, *, events: bool = False
+    ) -> None:
         """The client has subscribed in a transaction, with a callback."""
-        self.subscribed.listen(tx, call, filter, callback)
+        self.subscribed.listen(tx, call, filter, callback, events=events)
 
     def withdraw(self, tx: Version, call: int) -> None:
         """An operation in a transaction was not sent after all."""

@@ -43,7 +43,7 @@ from padres_tx.session import (
     as_point,
     check_client_name,
 )
-from padres_tx.wire import OpKind, Step
+from padres_tx.wire import RECEIVERS_LIMIT, OpKind, Step
 
 #: Operations of one static transaction. Each broker on its way handles all of them at once, and
 #: together they have to fit in one frame.
@@ -63,7 +63,7 @@ class Op:
     Two operations are the same only if they are one object, so that `after` can name them.
     """
 
-    __slots__ = ("after", "depth", "filter", "kind", "ops", "payload", "point")
+    __slots__ = ("after", "depth", "events", "filter", "kind", "ops", "payload", "point", "to")
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class Op:
         payload: bytes = b"",
         ops: Ops | None = None,
         after: Iterable[Op] | None = None,
+        events: bool = False,
+        to: Iterable[str] | None = None,
     ) -> None:
         self.kind: OpKind = kind
         self.filter = filter
@@ -81,6 +83,10 @@ class Op:
         self.payload = as_bytes(payload)
         self.ops = _by_client({} if ops is None else ops)
         self.after = None if after is None else _ops("after", list(after))
+        #: Of a subscription: whether it is for events only.
+        self.events = events
+        #: Of a tcm in a dynamic transaction: the clients that it is for; None for all that take it.
+        self.to = None if to is None else _receivers(to)
         inner: list[int] = [op.depth for each in self.ops.values() for op in each]
         self.depth: int = 1 + max(inner, default=0)
         if self.depth > DEPTH_LIMIT:
@@ -113,9 +119,20 @@ def _ops(where: str, ops: object) -> tuple[Op, ...]:
     return tuple(ops)
 
 
-def sub(filter: FilterLike, *, after: Iterable[Op] | None = None) -> Op:
-    """Subscribe. Raises FilterError."""
-    return Op("sub", filter=as_filter(filter), after=after)
+def _receivers(to: object) -> tuple[str, ...]:
+    if isinstance(to, str) or not isinstance(to, Iterable):
+        raise BadTransaction(f"to: a list of clients' names is needed, not {to!r}")
+    names = tuple(dict.fromkeys(check_client_name(name) for name in to))
+    if not names:
+        raise BadTransaction("to: a tcm for nobody; leave it out for all that take the tcm")
+    if len(names) > RECEIVERS_LIMIT:
+        raise BadTransaction(f"to: a tcm may name {RECEIVERS_LIMIT} receivers, not {len(names)}")
+    return names
+
+
+def sub(filter: FilterLike, *, events_only: bool = False, after: Iterable[Op] | None = None) -> Op:
+    """Subscribe; with `events_only` not to tcms. Raises FilterError."""
+    return Op("sub", filter=as_filter(filter), after=after, events=events_only)
 
 
 def usub(filter: FilterLike, *, after: Iterable[Op] | None = None) -> Op:
@@ -144,12 +161,14 @@ def tcm(
     *,
     ops: Ops | None = None,
     after: Iterable[Op] | None = None,
+    to: Iterable[str] | None = None,
 ) -> Op:
-    """Send a transaction control message, with what its receivers do on it.
+    """Send a transaction control message: with what its receivers do on it (`ops`, in a static
+    transaction), or to certain clients (`to`, in a dynamic one).
 
     Raises FilterError, BadName for a receiver, BadTransaction.
     """
-    return Op("tcm", point=as_point(point), payload=payload, ops=ops, after=after)
+    return Op("tcm", point=as_point(point), payload=payload, ops=ops, after=after, to=to)
 
 
 class Plan:
@@ -220,6 +239,7 @@ class Plan:
                 seq=number() if self._is_own_publication(at) else self._calls.get(at, 0),
                 after=tuple(sorted(position[before] for before in direct[at])),
                 receivers=tuple(self._ops[at].ops),
+                events=self._ops[at].events,
             )
             for at in order
         )
@@ -233,6 +253,11 @@ class Plan:
         """Add an operation behind its client's others; answers with what all is over then."""
         if op in self._ends:
             raise BadTransaction(f"{op} is in the transaction already; make another one")
+        if op.to is not None:
+            raise BadTransaction(
+                f"{op} cannot take `to`: in a static transaction the receivers of a tcm are those "
+                "for which `ops` says what they do"
+            )
         if op.kind == "tcm" and not op.ops:
             raise BadTransaction(
                 f"{op} is for nobody: in a static transaction a tcm says what its receivers do, "

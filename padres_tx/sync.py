@@ -199,10 +199,14 @@ class Client(Transacting):
         filter: FilterLike,
         callback: Callback | None = None,
         *,
+        events_only: bool = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """Ask for publications; see `padres_tx.aio.Client.subscribe`."""
-        self._run(self._client.subscribe(filter, self._relay(callback), timeout_s=timeout_s))
+        relay = self._relay(callback)
+        self._run(
+            self._client.subscribe(filter, relay, events_only=events_only, timeout_s=timeout_s)
+        )
 
     def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Take subscriptions back; see `padres_tx.aio.Client.unsubscribe`."""

@@ -34,7 +34,7 @@ from padres_tx.handles import Awaited, Wait
 from padres_tx.peer import CALL_TIMEOUT_S
 from padres_tx.session import FilterLike, Notification, PointLike
 from padres_tx.static import Op, Ops
-from padres_tx.transactions import DEADLINE_S, Result
+from padres_tx.transactions import DEADLINE_S, DrainedTx, Result
 
 T = TypeVar("T")
 A = TypeVar("A", bound=handles.Acting)
@@ -122,11 +122,11 @@ class Acting(Generic[A]):
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
         after: After = None,
+        to: Iterable[str] | None = None,
     ) -> Doing:
         """Make others act in the transaction; in a static one, `ops` says what they do."""
-        return self._do(
-            self._acting.tcm, point, payload, json=json, ops=ops, after=_operations(after)
-        )
+        after = _operations(after)
+        return self._do(self._acting.tcm, point, payload, json=json, ops=ops, after=after, to=to)
 
     def pub(
         self,
@@ -152,11 +152,12 @@ class Acting(Generic[A]):
         filter: FilterLike,
         callback: Callable[[Notification], None] | None = None,
         *,
+        events_only: bool = False,
         after: After = None,
     ) -> Doing:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
-        relay = self._client._relay(callback)
-        return self._do(self._acting.sub, filter, relay, after=_operations(after))
+        relay, after = self._client._relay(callback), _operations(after)
+        return self._do(self._acting.sub, filter, relay, events_only=events_only, after=after)
 
     def usub(self, filter: FilterLike, *, after: After = None) -> Doing:
         """Un-subscribe, a part or all."""
@@ -333,7 +334,7 @@ class Transacting(ABC):
         """Call this with the result of each transaction that the client has to do with."""
         self._run(call_in_loop(self._client.on_end, self._relay(callback)))
 
-    def on_drained(self, callback: Callable[[str], None]) -> None:
+    def on_drained(self, callback: Callable[[DrainedTx], None]) -> None:
         """Call this with a transaction's name when no publication from before it will come."""
         self._run(call_in_loop(self._client.on_drained, self._relay(callback)))
 
@@ -375,10 +376,12 @@ class Transacting(ABC):
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
         after: After = None,
+        to: Iterable[str] | None = None,
     ) -> Doing:
         """Make others act in it; returns at once, and can be waited for, as all of these."""
+        after = _operations(after)
         return self._tx(
-            self._client.txTCM, txID, point, payload, json=json, ops=ops, after=_operations(after)
+            self._client.txTCM, txID, point, payload, json=json, ops=ops, after=after, to=to
         )
 
     def txPub(
@@ -409,11 +412,14 @@ class Transacting(ABC):
         filter: FilterLike,
         callback: Callable[[Notification], None] | None = None,
         *,
+        events_only: bool = False,
         after: After = None,
     ) -> Doing:
         """Subscribe in it."""
-        relay = self._relay(callback)
-        return self._tx(self._client.txSub, txID, filter, relay, after=_operations(after))
+        relay, after = self._relay(callback), _operations(after)
+        return self._tx(
+            self._client.txSub, txID, filter, relay, events_only=events_only, after=after
+        )
 
     def txUsub(self, txID: str, filter: FilterLike, *, after: After = None) -> Doing:
         """Un-subscribe in it."""

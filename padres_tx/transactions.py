@@ -152,10 +152,26 @@ class Applied(EngineEvent, frozen=True):
     tx: str
 
 
+class DrainedTx(str):
+    """The name of a transaction that is drained, and what this client has changed by it."""
+
+    #: The filters that the client has un-subscribed from or un-advertised, in order.
+    gave: tuple[Filter, ...]
+    #: The filters that it has subscribed to or advertised.
+    took: tuple[Filter, ...]
+
+    def __new__(cls, name: str, changes: Iterable[tuple[Kind, Filter]] = ()) -> DrainedTx:
+        drained = super().__new__(cls, name)
+        listed = list(changes)
+        drained.gave = tuple(filter for kind, filter in listed if kind in ("usub", "uadv"))
+        drained.took = tuple(filter for kind, filter in listed if kind in ("sub", "adv"))
+        return drained
+
+
 class Drained(EngineEvent, frozen=True):
     """No publication from before the commit will come any more."""
 
-    tx: str
+    tx: DrainedTx
 
 
 # --- transactions -------------------------------------------------------------------------------
@@ -226,6 +242,9 @@ class Transactions:
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
         self._txs: dict[str, Tx] = {}
         self._ended: deque[Tx] = deque()
+        #: Committed ones in which this client has changed something, until they are drained; the
+        #: last ENDED_LIMIT of them.
+        self._undrained: dict[str, DrainedTx] = {}
         self._coordinated = 0
         self._called = 0
         self._bytes_under_way = 0
@@ -475,7 +494,13 @@ class Transactions:
         self._coordinated -= tx.coordinator
         self._called -= sum(1 for frame in tx.frames if frame)
         if committed:
-            self.session.commit(tx.id, list(changes), drains=tx.seat.drains)
+            made = list(changes)
+            self.session.commit(tx.id, made, drains=tx.seat.drains)
+            if tx.seat.drains and made:
+                drained = DrainedTx(tx.name, [(change.kind, change.filter) for change in made])
+                self._undrained[tx.name] = drained
+                if len(self._undrained) > ENDED_LIMIT:
+                    del self._undrained[next(iter(self._undrained))]
         else:
             self.session.abort(tx.id)
         self._ended.append(tx)
@@ -485,19 +510,23 @@ class Transactions:
                 del self._txs[oldest.name]
         return [Decided(tx, tx.result)]
 
-    def drained(self, id: TxID) -> list[Event]:
-        """No publication from before a commit will come to this client any more."""
+    def drained(self, id: TxID, changes: Iterable[tuple[Kind, Filter]] = ()) -> list[Event]:
+        """No publication from before a commit will come to this client any more.
+
+        `changes` are what the client has changed by it, if `end` was not told.
+        """
         self.session.drained(id)
         tx = self.get(id)
         if tx is not None:
             tx.drained = True
-        return [Drained(tx_text(id))]
+        name = tx_text(id)
+        return [Drained(self._undrained.pop(name, DrainedTx(name, changes)))]
 
     def listen(self, tx: Tx, number: int, op: Op, callback: Any) -> None:
         """A subscription was made in a transaction, with a callback or without."""
         if callback is not None:
             assert op.filter is not None
-            self.session.listen(tx.id, number, op.filter, callback)
+            self.session.listen(tx.id, number, op.filter, callback, events=op.events)
 
     # --- checks ---
 

@@ -32,6 +32,9 @@ TX_PER_CLIENT_LIMIT = 1024
 #: Questions for outcomes that one client may have open: each may go to every broker.
 QUESTIONS_PER_CLIENT = 64
 
+#: Clients that a tcm may name as its receivers: each broker on the way looks at all of them.
+RECEIVERS_LIMIT = 1000
+
 #: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
 DEADLINE_LIMIT_S = 3600.0
 
@@ -70,8 +73,11 @@ class Step(Said, frozen=True, array_like=True, gc=False):
     seq: int = 0
     #: In a static transaction: the steps, by position, that must come before this one.
     after: tuple[int, ...] = ()
-    #: In a static transaction: the clients that a tcm has to reach.
+    #: The clients that a tcm has to reach. In a dynamic transaction it reaches only these, if any
+    #: are named, and otherwise all that take it.
     receivers: tuple[str, ...] = ()
+    #: Of a subscription: whether it is for events only.
+    events: bool = False
 
 
 # --- from a client ---
@@ -191,6 +197,8 @@ class Effective(NamedTuple):
     number: int
     #: The client's own number for it (`Step.seq`); 0 if another client has planned it.
     call: int = 0
+    #: Of a subscription: whether it is for events only.
+    events: bool = False
 
 
 class Ended(Said, frozen=True, array_like=True, gc=False, tag=23):

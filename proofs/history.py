@@ -26,7 +26,7 @@ from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
 from overlay.notation import format_filter, parse_filter, parse_publication
 from overlay.simulator import Simulator
-from overlay.trace import Record
+from overlay.trace import EVENTS, Record
 from padres_tx.wire import Ended, to_client, tx_text
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
@@ -86,6 +86,8 @@ class Change(NamedTuple):
     dropped: tuple[int, ...]
     #: The entries of others that moved in consequence: client, number, and the neighbour told.
     moved: tuple[tuple[str, int, str], ...]
+    #: Whether what is kept is for events only.
+    events: bool = False
 
 
 class Event:
@@ -493,11 +495,11 @@ def change(outcome: str) -> Change:
     for part in parts:
         if part.startswith("-"):
             dropped.append(int(part[1:]))
-        elif part != "+":
+        elif part not in ("+", EVENTS):
             name, _, hop = part.partition(">")
             client, _, number = name.rpartition("#")
             moved.append((client, int(number), hop))
-    return Change("+" in parts, tuple(dropped), tuple(moved))
+    return Change("+" in parts, tuple(dropped), tuple(moved), EVENTS in parts)
 
 
 NO_CHANGE = Change(False, (), ())

@@ -160,7 +160,7 @@ class SessionClient:
         self.carry_out(self.session.receive(message))
 
     def _told_numbers(self, ended: Ended) -> None:
-        for kind, filter, number, call in ended.words:
+        for kind, filter, number, call, _ in ended.words:
             callback = self._named.get((ended.tx, call))
             if kind == "usub":
                 self.ended.append((Said(number, kind, filter), ended.tx))

@@ -37,6 +37,7 @@ PURE = (
     "padres_tx/dynamic.py",
     "padres_tx/dynamic_tx.py",
     "padres_tx/static_tx.py",
+    "padres_tx/tcm_routes.py",
     "padres_tx/inspection.py",
     "padres_tx/two_phase.py",
     "padres_tx/outcomes.py",

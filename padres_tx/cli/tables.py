@@ -113,6 +113,10 @@ def _print(report: dict[str, Any], console: Console) -> None:
         if not rows:
             console.print(Text(f"{title}: none", "dim"))
             continue
+        rows = [
+            {**row, "kind": f"{row['kind']}, events only"} if row.get("events") else row
+            for row in rows
+        ]
         cells = [[Cell(str(row[field])) for field in columns] for row in rows]
         show(console, list(columns.values()), cells, title)
     if not report["complete"]:

@@ -85,7 +85,8 @@ async def _sub(
     line = _json_line if as_json else _human_line
     seen = 0
     async with connect(place.address, name=_name(name, "sub"), retry=False) as client:
-        await client.subscribe(box)
+        # Who only looks on has no part in others' transactions.
+        await client.subscribe(box, events_only=True)
         say(f"{client.name} at {place.label} is subscribed to {format_filter(box)}; Ctrl-C ends it")
         try:
             async with asyncio.timeout(timeout_s) as limit:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from overlay.errors import OverlayError
 from overlay.messages import Operation
-from padres_tx.errors import TransactionError
+from padres_tx.errors import BadTransaction, TransactionError
 from padres_tx.seats import Seat
 from padres_tx.session import Event, Notification, Refused
 from padres_tx.static import Op
@@ -89,6 +89,8 @@ class BlWait(Seat):
 
     def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
         assert isinstance(tx, WaitTx)
+        if op.to is not None:
+            raise BadTransaction("bl-wait cannot take `to`: nobody tells it who receives a tcm")
         queued = Queued(number, op, callback)
         if tx.pausing and not frame:
             self.transactions.start(tx, number, op)
@@ -130,6 +132,8 @@ class BlWait(Seat):
         id = parse_tx(name)
         if id is None:
             return None
+        if not self.session.subscribed.acts(notification.point):
+            return []  # It comes as publications do, also to subscriptions for events only.
         tx = self.transactions.get(id)
         if tx is None or (tx.state == "ended" and not tx.coordinator):
             tx = self.new(id, coordinator=False)
@@ -160,7 +164,7 @@ class BlWait(Seat):
             self.transactions.over(tx, number)
             return [Utter(tx, number, pub), Did(tx, number)]
         assert op.filter is not None
-        operation = self.session.operate(op.kind, op.filter, callback)
+        operation = self.session.operate(op.kind, op.filter, callback, events=op.events)
         if number not in tx.under_way:
             self.transactions.start(tx, number, op)
         self._asked[operation.req] = (tx, number, operation)
@@ -196,7 +200,8 @@ class BlWait(Seat):
             return []
         if tx.failure is None:
             ended = self.transactions.end(tx, True, reason=UNSURE)
-            return [*ended, Applied(tx.name), *self.transactions.drained(tx.id)]
+            changes = [(said.kind, said.filter) for said in tx.said]
+            return [*ended, Applied(tx.name), *self.transactions.drained(tx.id, changes)]
         # The coordinator learns it from the commit; who only takes part has no call to raise it.
         known = tx.coordinator or tx.failure_known
         report: list[Event] = [] if known else [Refused(0, tx.failure)]

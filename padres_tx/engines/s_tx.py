@@ -442,7 +442,13 @@ class STx:
                 continue  # Who was not asked to do anything need not hear that nothing happened.
             own = client == tx.id[0]
             words = tuple(
-                Effective(done.kind, done.filter, done.seq, tx.steps[at].seq if own else 0)
+                Effective(
+                    done.kind,
+                    done.filter,
+                    done.seq,
+                    tx.steps[at].seq if own else 0,
+                    done.events,
+                )
                 for at in tx.order
                 if (done := tx.operations.get(at)) is not None and done.client == client
             )

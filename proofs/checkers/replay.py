@@ -243,7 +243,11 @@ class Replay:
     def _look(self, event: Event, prt: Table, view: View) -> None:
         record = event.record
         entries = prt.matching(point(record.filter), view)
-        hops = {str(entry.hop) for entry in entries}
+        takers = entries
+        if record.op_kind == "tcm":
+            names = record.outcome.split()[1:]
+            takers = [e for e in _takers(entries) if not names or e.client in names]
+        hops = {str(entry.hop) for entry in takers}
         tx = self._history.txs.get(record.tx)
         if tx is not None and tx.engine == "s-tx":
             # Every broker of the span does its own part.
@@ -279,6 +283,14 @@ class Replay:
         """The transaction that has said what stands in an entry."""
         word: Word | None = self._history.word(entry.event)
         return word.tx if word is not None else None
+
+
+def _takers(entries: list[Entry]) -> list[Entry]:
+    """Of each client the last word, if it is not for events only."""
+    last: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.number):
+        last[entry.client] = entry
+    return [entry for entry in last.values() if not entry.event.change.events]
 
 
 class _Folds:

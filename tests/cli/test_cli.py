@@ -196,6 +196,7 @@ def test_a_subscriber_gets_what_a_publisher_publishes(three: Shell) -> None:
 def test_a_line_for_people_until_ctrl_c(three: Shell) -> None:
     with three.start("sub", "[class,eq,'note']", "--as", "A1") as subscriber:
         subscriber.line_with("Ctrl-C ends it")
+        assert "sub, events only" in three.ok("tables", "B1"), "who looks on takes no tcms"
         with three.start("pub", "[class,'note']", "--json-payload", '{"a":[1]}', "--as", "E") as e:
             assert e.end()[:2] == (0, "")
         line = subscriber.line_with("note", stream="stdout")

@@ -296,6 +296,17 @@ async def test_a_callback_may_close_its_client() -> None:
 
 
 @asynchronous
+async def test_closing_before_a_callback_has_begun_is_an_end_as_well() -> None:
+    """A task that is cancelled before its first step never runs."""
+    async with cast() as (a1, _):
+        await a1.subscribe(P1, print)
+        a1.receive(Pub("E", 1, P1))
+        await a1.close()
+        async with asyncio.timeout(20):
+            await a1.wait_closed()
+
+
+@asynchronous
 async def test_an_overlay_that_stops_is_a_lost_connection_for_everybody() -> None:
     overlay = InProcessOverlay("three")
     a1 = await overlay.connect_async("A1", at="B1")
