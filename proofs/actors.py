@@ -148,7 +148,10 @@ def table_of(step: Step) -> Literal["sub", "adv"]:
 
 
 class Heard(NamedTuple):
-    """One line of a client's log; `what` is a transaction, a publication or a request."""
+    """One line of a client's log; `what` is a transaction, a publication or a request.
+
+    The outcome of a publication is its stamp.
+    """
 
     kind: Literal["got", "ended", "drained", "done", "refused"]
     what: str
@@ -201,7 +204,8 @@ class Actor(NamedTuple):
         """Take a message, and answer as the role says."""
         match message:
             case Pub(client, _, point):
-                return self._heard(Heard("got", f"{client} {format_publication(point)}")), []
+                stamp = ",".join(map(_text, message.hidden))
+                return self._heard(Heard("got", f"{client} {format_publication(point)}", stamp)), []
             case Done(req, code):
                 return self._heard(Heard("done", str(req), code)), []
             case PubRefused(seq, code):

@@ -2,14 +2,18 @@
 
 Tests put them in the place of `padres_tx.holdings.Holdings`, in runs with real sessions. Both
 mistakes were the client library's own once, and no check found them: all clients that were
-simulated were too simple to make them.
+simulated were too simple to make them. A third is a broker's, by which clients cannot be right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overlay.messages import Hop, Version
+import msgspec
+
+from overlay.broker import Broker
+from overlay.effects import Effect, Send
+from overlay.messages import AnyMessage, Hop, Pub, Version, is_client
 from padres_tx.holdings import Change, Holdings
 
 
@@ -37,3 +41,23 @@ class CountsForItself(Holdings):
             number = 1000 * (change.call or self._last_call) + (not change.call) * self._told
             numbered.append(change._replace(number=number))
         super().commit(tx, numbered, drains=drains)
+
+
+class StripsStamps(Broker):
+    """Hands publications to its clients without what they come before."""
+
+    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+        return [_stripped(effect) for effect in super().receive(source, message, now)]
+
+
+def _stripped(effect: Effect) -> Effect:
+    if not isinstance(effect, Send) or not isinstance(effect.message, Pub):
+        return effect
+    if not all(map(is_client, effect.hops)):
+        return effect
+    return Send(effect.hops, msgspec.structs.replace(effect.message, hidden=()))
+
+
+def stripped(broker: Broker) -> None:
+    """Let a broker tell its clients less than they need to know."""
+    broker.__class__ = StripsStamps

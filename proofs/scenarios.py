@@ -16,7 +16,7 @@ from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
 from padres_tx.engines import broker_factories
-from proofs import fenced, literal, literal_static
+from proofs import fenced, literal, literal_static, planted_clients
 from proofs.actors import (
     Dynamic,
     Plain,
@@ -121,6 +121,12 @@ HANDOVERS = [
             ),
             drop_at_commit=weaker(
                 "what a commit supersedes is dropped with it", "handover", d_tx=literal.DropAtCommit
+            ),
+            stripped=Rules(
+                engines(),
+                ("handover",),
+                planted_clients.stripped,
+                "a client is not told what a plain event comes before",
             ),
         ),
     ),

@@ -105,6 +105,7 @@ class Judge:
         found += [*self._partial(end), *self._late(end)]
         if not found and not end.gone:
             found += self._unexplained(end)
+        found = found or [*self._misread(end)]
         return found or [*end.fractured()]
 
     # --- rest, and the tables ---
@@ -262,6 +263,37 @@ class Judge:
                 if point is not None and not holds(oracle.subscribed[actor.name], point):
                     text = f"{actor.name} got {heard.what} after it was told that all had passed"
                     yield Finding("handover", actor.name, text)
+
+    def _misread(self, end: End) -> Iterator[Finding]:
+        """Who has given a stream away can tell what is still for it: the stamp says so.
+
+        By this a client finds the callbacks of a publication (`padres_tx.holdings`).
+        """
+        words = [word for node, local in end.brokers for word in node.facts(local).words]
+        oracle = _copy(self._before)
+        for word in sorted(words):
+            if end.counts(word):
+                oracle.say(word.client, word.kind, parse_filter(word.filter))
+        for actor in end.actors.values():
+            given: list[Word] = []
+            for heard in actor.log:
+                if heard.kind == "ended" and heard.outcome == "committed":
+                    given += [
+                        word
+                        for word in words
+                        if word.client == actor.name and word.tx == heard.what
+                        if word.kind == "usub"
+                    ]
+                if heard.kind != "got":
+                    continue
+                point = parse_publication(heard.what.partition(" ")[2])
+                if holds(oracle.subscribed[actor.name], point):
+                    continue  # It is for what the client holds, whatever else.
+                for word in given:
+                    unstamped = word.tx not in heard.outcome.split(",")
+                    if unstamped and parse_filter(word.filter).matches(point):
+                        text = f"{actor.name} got {heard.what} after {word.tx}, and cannot tell why"
+                        yield Finding("handover", actor.name, text)
 
     # --- some serial order ---
 
