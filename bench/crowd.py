@@ -59,7 +59,7 @@ def gather(crowd: Crowd) -> list[Linked]:
             f"[class,eq,'order'],[instance,eq,'c{each}']"
             for each in range(number, crowd.subscriptions, crowd.clients)
         ]
-        line, _ = connect(Task("subscriber", "client", crowd.port, f"crowd{number}", filters))
+        line, _, _ = connect(Task("subscriber", "client", crowd.port, f"crowd{number}", filters))
         assert isinstance(line, Linked)
         lines.append(line)
     return lines

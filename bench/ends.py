@@ -192,10 +192,10 @@ def _message(value: AnyMessage | AnySignal) -> AnyMessage:
     return value
 
 
-def connect(task: Task) -> tuple[Frames, str]:
-    """The connection, with everything advertised or subscribed to, and the client's name."""
+def connect(task: Task) -> tuple[Frames, str, int]:
+    """The connection, with everything advertised or subscribed to, the client's name and life."""
     if task.speaks == "frames":
-        return Frames(task.port), task.name
+        return Frames(task.port), task.name, 0
     line = Linked(task.port, task.speaks, task.name)
     kind: Literal["adv", "sub"] = "adv" if task.side == "publisher" else "sub"
     # A client waits for the answers. A neighbour wants none, since they would have to wait for
@@ -204,8 +204,7 @@ def connect(task: Task) -> tuple[Frames, str]:
     asks = task.speaks == "client"
     name = task.name if asks else f"client-of-{task.name}"
     line.send([pack(Join(int(asks), name, "" if asks else task.name))])
-    if asks:
-        _await_answers(line, 1)
+    life = _await_answers(line, 1) if asks else 0
     line.send(
         [
             pack(Operation(number if asks else 0, kind, name, number, parse_filter(text)))
@@ -214,16 +213,20 @@ def connect(task: Task) -> tuple[Frames, str]:
     )
     if asks:
         _await_answers(line, len(task.filters))
-    return line, name
+    return line, name, life
 
 
-def _await_answers(line: Linked, count: int) -> None:
+def _await_answers(line: Linked, count: int) -> int:
+    """Wait for so many; the number in the last of them."""
+    number = 0
     while count:
         for message in line.receive():
             if isinstance(message, Done):
                 if message.code:
                     raise Wrong(message.reason)
                 count -= 1
+                number = message.number
+    return number
 
 
 # --- the two sides ---
@@ -233,7 +236,7 @@ class Publisher:
     """Sends numbered publications."""
 
     def __init__(self, task: Task) -> None:
-        self.line, self._name = connect(task)
+        self.line, self._name, self._life = connect(task)
         self._sent = 0
 
     def run(self, round: Round) -> Result:
@@ -261,14 +264,15 @@ class Publisher:
             "instance": f"x{number % 100}",
             "price": number % 1000 + 0.5,
         }
-        return pack(Pub(self._name, number, point, _TIME.pack(at_ns) + _FILLER))
+        payload = _TIME.pack(at_ns) + _FILLER
+        return pack(Pub(self._name, number, point, payload, life=self._life))
 
 
 class Subscriber:
     """Takes publications in, and sees that each comes once, and in order."""
 
     def __init__(self, task: Task) -> None:
-        self.line, _ = connect(task)
+        self.line, _, _ = connect(task)
         self._received = 0
 
     def run(self, round: Round) -> Result:

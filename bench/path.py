@@ -40,7 +40,7 @@ from rich.table import Table
 import padres_tx
 from overlay.broker import Broker
 from overlay.filters import Filter
-from overlay.messages import AnyMessage, EngineMessage, Join, Kind, Operation, Pub
+from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
 from overlay.simulator import DELAY_STEP_S, Simulator
 from padres_tx import engines, launcher
 from padres_tx.examples import dispatching
@@ -101,7 +101,8 @@ class Dispatch:
     ) -> None:
         self.engine = engine
         self.numbers = count(1)
-
+        #: Which life each client lives, as its broker has told it.
+        self.lives: dict[str, int] = {}
         self.ended_at = self.delivered_at = 0.0
         self.sim = Simulator(
             {broker.name: topology.neighbours(broker.name) for broker in topology.brokers},
@@ -126,7 +127,7 @@ class Dispatch:
     def run(self) -> tuple[int, int, int]:
         """Delays to the result, delays to the last delivery, and messages until then."""
         began, sent = self.sim.now, self.sim.steps
-        tx = ("E", next(self.numbers))
+        tx = ("E", self.lives["E"], next(self.numbers))
         first, event = self._pub("tcm", "E", FIRST), self._pub("pub", "E", EVENT)
         if engines.load(self.engine).client == "static":
             self._say("E", Submit(tx, 60.0, self._plan(first, event)))
@@ -162,6 +163,8 @@ class Dispatch:
         def receive(message: AnyMessage, now: float) -> list[AnyMessage]:
             if isinstance(message, Pub):
                 self.delivered_at = now
+            elif isinstance(message, Done):
+                self.lives.setdefault(client, message.number)
             elif isinstance(message, EngineMessage):
                 told = to_client.decode(message.body)
                 if isinstance(told, Ended) and client == "E" and told.committed:

@@ -153,7 +153,7 @@ class Player:
                 self.book.write(
                     "event",
                     publisher=notification.publisher,
-                    op_id=f"{notification.publisher}:{notification.seq}",
+                    op_id=notification.name,
                     n=notification["n"],
                     x=notification["x"],
                     at_ns=self.book.now_ns(),

@@ -5,7 +5,8 @@ operation of a client where it came in, a publication likewise. An operation tha
 in consequence of another one (attracted or sent back by an (un-)advertisement) has that one for
 its cause: the sender's record says so, and links are FIFO.
 
-A client that leaves and comes back begins to count again; its lives are told apart.
+A client that leaves and comes back begins to count again. Publications and transactions have the
+client's life in their names; of routing operations its lives are told apart by counting.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ VERSIONED: Final = ("d-tx",)
 #: job says. What comes back is planned anew: plans that go on and on take longer than the job.
 Keep: TypeAlias = Callable[[str, DataFrame], DataFrame]
 
-#: A word or publication: `life` tells apart a client's that left and came back.
+#: A word or publication: `life` tells apart the words of a client that left and came back.
 NAMED: Final = ("run", "op_id", "life")
 
 CAUSES: Final = ArrayType(
@@ -49,7 +50,10 @@ def in_executors(_: str, frame: DataFrame) -> DataFrame:
 
 
 def with_lives(traces: DataFrame) -> DataFrame:
-    """The records with the life of their client: how often it had gone before, at that node."""
+    """The records with the life of their client: how often it had gone before, at that node.
+
+    For publications it is 0: their names are used once.
+    """
     before = (
         Window.partitionBy("run", "node", "client")
         .orderBy("seq")
@@ -57,7 +61,8 @@ def with_lives(traces: DataFrame) -> DataFrame:
     )
     gone = (F.col("kind") == "end") & (F.col("tx") == "") & (F.col("client") != "")
     lives = F.coalesce(F.sum(gone.cast("long")).over(before), F.lit(0))
-    return traces.withColumn("life", lives)
+    named = F.col("kind").isin("publish", "match", "deliver")
+    return traces.withColumn("life", F.when(named, F.lit(0)).otherwise(lives).cast("long"))
 
 
 def transactions(traces: DataFrame) -> DataFrame:

@@ -205,7 +205,7 @@ def _takers(entries: list[Entry]) -> list[Entry]:
 
 def _mark(tx: str) -> Version | None:
     """A version as entries are marked with it; None for what everybody sees."""
-    return (tx, 0) if tx else None
+    return (tx, 0, 0) if tx else None
 
 
 class Table:
@@ -435,7 +435,7 @@ class Broker:
         for name, table in self._tables.items():
             for entry in table:
                 marks = [entry.added_by] if entry.added_by is not None else []
-                marked = next((tx for tx, _ in (*marks, *entry.removed_by)), "")
+                marked = next((tx for tx, _, _ in (*marks, *entry.removed_by)), "")
                 step = entry.step
                 yield Found(
                     self._run,

@@ -126,24 +126,13 @@ def _column(part: DataFrame, name: str) -> Column:
 
 
 def _routed(traces: DataFrame) -> DataFrame:
-    """Matches and deliveries, with the publication that they are of.
-
-    A client that comes back may use a name again. A record of a transaction says which one it is;
-    a plain publication is ahead of its client's end on every way.
-    """
+    """Matches and deliveries, with the publication that they are of."""
     named = (
         traces.where("kind = 'publish'")
         .groupBy("run", "op_id")
-        .agg(F.sort_array(F.collect_list(F.struct("at_ns", "node", "tx", "life"))).alias("all"))
+        .agg(F.min(F.struct("at_ns", "node", "tx")).alias("one"))
     )
-    records = traces.where("kind IN ('match', 'deliver')").alias("record")
-    here = records.join(named.alias("named"), ["run", "op_id"], "left")
-    same_tx = F.expr("filter(all, p -> p.tx = record.tx)")
-    alike = F.when(F.size(same_tx) > 0, same_tx).otherwise(F.col("all"))
-    here = here.withColumn("alike", alike)
-    same_life = F.expr("filter(alike, p -> p.life = record.life)[0]")
-    one = F.coalesce(same_life, F.expr("alike[size(alike) - 1]"))
-    here = here.withColumn("one", one)
+    here = traces.where("kind IN ('match', 'deliver')").join(named, ["run", "op_id"], "left")
     # Where it entered, nobody may have written down.
     said_in = F.coalesce(F.col("one.tx"), F.col("tx"))
     whose = F.when(F.col("tx") != "", F.col("tx")).otherwise(said_in)
@@ -154,7 +143,7 @@ def _routed(traces: DataFrame) -> DataFrame:
         (F.col("one.node") == F.col("node")).alias("entered"),
         F.when(of_tx, F.lit("tx")).otherwise(F.lit("pub")).alias("unit_kind"),
         F.when(of_tx, whose).otherwise(F.col("op_id")).alias("unit_name"),
-        F.when(of_tx, F.lit(0)).otherwise(F.coalesce("one.life", "life")).alias("unit_life"),
+        F.lit(0).alias("unit_life"),
     )
 
 

@@ -25,6 +25,8 @@ import msgspec
 
 from bench import synthetic_traces
 from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, Book
+from bench.synthetic_traces import LIFE
+from overlay.identity import name_text
 
 SERIES: Final = ("d-tx", "d-tx-ni", "s-tx", "bl-wait-smallest", "bl-wait-paper")
 
@@ -230,7 +232,7 @@ def _dispatched(
     end_ns: int,
     planted: dict[str, int],
 ) -> str:
-    tx, owner = f"{names['E']}:{number}", names["A1" if number % 2 else "A2"]
+    tx, owner = name_text(names["E"], LIFE, number), names["A1" if number % 2 else "A2"]
     status = "aborted" if _next(planted, ("partial",)) else "committed"
     e = book(names["E"])
     n = 1_000_000 + number

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from overlay import trace
+from overlay.identity import SALT_BITS, name_text
 
 #: When a run begins; any time will do.
 EPOCH_NS: Final = 1_700_000_000_000_000_000
+
+#: The life of all clients, issued when the run begins.
+LIFE: Final = EPOCH_NS // 1_000_000 << SALT_BITS
 
 #: Instances that the stream goes to, held by the two agents in turn.
 HELD: Final = 4
@@ -77,7 +81,7 @@ class Scene:
     def dispatches(self, number: int) -> None:
         """An agent subscribes to a further instance, and gets its first event."""
         x, agent = FURTHER + number, self._agents[number % 2]
-        tx = f"{self._publisher}:{number}"
+        tx = name_text(self._publisher, LIFE, number)
         self._brokers.begins(tx)
         self.streams(MEANWHILE)
         word = self._brokers.says(agent, "sub", self._of(x), tx=tx)
@@ -155,7 +159,7 @@ class Brokers:
         self._publications[client] += 1
         tx = self._open if after else ""
         about = self._of_tx(tx) | {
-            "op_id": f"{client}:{self._publications[client]}",
+            "op_id": name_text(client, LIFE, self._publications[client]),
             "op_kind": "pub",
             "client": client,
             "filter": point,
@@ -177,8 +181,7 @@ class Brokers:
     # --- transactions ---
 
     def begins(self, tx: str) -> None:
-        client = tx.rpartition(":")[0]
-        source = f"@{client}"
+        source = f"@{tx.rsplit(':', 2)[0]}"
         for node, onward in zip(self._names, [*self._names[1:], ""], strict=True):
             dests = (onward,) if onward else ()
             self._record(node, "begin", **self._of_tx(tx), source=source, dests=dests)

@@ -108,7 +108,7 @@ class Broker(Recorder):
         self._joining: dict[Hop, Task] = {}
         #: Clients here that leave and wait for the end of it, with their tasks once those begin.
         self._leaving: dict[Hop, Task | None] = {}
-        self._lives = Lives(salt)
+        self.lives = Lives(salt)
         #: What clients have said while words of theirs are reserved, in each client's order.
         self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
@@ -285,12 +285,13 @@ class Broker(Recorder):
         space = self.routing.srt.get(source)
         if space is None or source not in self._joined:
             return start
-        client, admits = source[1:], space.admission()
+        client, life, admits = source[1:], self.life_of(source), space.admission()
         for at in range(start, len(messages)):
             pub = messages[at]
             if (
                 pub.__class__ is not Pub
                 or pub.client != client
+                or pub.life != life
                 or pub.hidden
                 or not (
                     admits(pub.point)
@@ -315,8 +316,9 @@ class Broker(Recorder):
             refusal = self._refusal(source, pub, view)
             if refusal is not None:
                 return [Send((source,), refusal)]
-            if self.versions.stamp:
-                pub = msgspec.structs.replace(pub, hidden=self.versions.stamp)
+            life = self.life_of(source)
+            if self.versions.stamp or pub.life != life:
+                pub = msgspec.structs.replace(pub, hidden=self.versions.stamp, life=life)
         elif self.trace:
             # A neighbour vouches for what it gives on; but a record can tell only what is right.
             try:
@@ -334,6 +336,8 @@ class Broker(Recorder):
             return None
         if source not in self._joined or source[1:] != pub.client:
             raise ProtocolError(f"{source} publishes in the name of {pub.client!r}")
+        if pub.life not in (0, self.life_of(source)):
+            raise ProtocolError(f"{source} publishes in a life that is not its own")
         if pub.hidden:
             raise ProtocolError("only a broker stamps publications")
         try:
@@ -584,6 +588,10 @@ class Broker(Recorder):
         self._joined[source] += 1
         return self._joined[source]
 
+    def life_of(self, source: Hop) -> int:
+        """Which life a client of this broker lives."""
+        return self.routing.crt[ClientName(source[1:])].life
+
     def is_here(self, hop: Hop) -> bool:
         """Whether a client is connected to this broker, and let in."""
         return hop in self._joined
@@ -609,12 +617,12 @@ class Broker(Recorder):
                 return self._refuse_join(source, join.req, client)
             # One that left before and does not wait for the end of it: every link has that first.
             self._leaving.pop(source, None)
-            edge, life = self.name, self._lives.issue(now)
+            edge, life = self.name, self.lives.issue(now)
         else:
             if source not in self.routing.srt:
                 raise ProtocolError(f"{source} is no neighbour of {self.name}")
             edge, life = BrokerName(join.edge), join.life
-            self._lives.saw(life)
+            self.lives.saw(life)
         effects: list[Effect] = []
         home = self.routing.crt.get(client)
         if home is not None:

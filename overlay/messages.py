@@ -29,8 +29,9 @@ Hop = NewType("Hop", str)
 #: Where publications go that came one after the other, and how many of them.
 Run: TypeAlias = tuple[tuple[Hop, ...], int]
 
-#: One version of the routing state, by the transaction that made it; opaque to the overlay.
-Version: TypeAlias = tuple[str, int]
+#: One version of the routing state, by the transaction that made it: its coordinator, which life of
+#: that, and a number (`overlay.identity`). Otherwise opaque to the overlay.
+Version: TypeAlias = tuple[str, int, int]
 
 PROTOCOL_VERSION = 1
 
@@ -58,6 +59,9 @@ class Pub(Message, frozen=True, array_like=True, gc=False, tag=1):
     payload: bytes = b""
     #: Versions that this publication must not see, stamped by the publisher's edge broker.
     hidden: tuple[Version, ...] = ()
+    #: Which life of the client it belongs to: (client, life, seq) names the publication for good.
+    #: If the client leaves it open, its edge broker fills it in.
+    life: int = 0
 
 
 class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):

@@ -7,6 +7,7 @@ A part of the broker, which knows what there is to record; here it is put into t
 from __future__ import annotations
 
 from overlay.effects import Effect, Send
+from overlay.identity import name_text
 from overlay.index import View
 from overlay.messages import BrokerName, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
@@ -46,7 +47,7 @@ class Recorder:
         if what is not None:
             client = what.client
             if isinstance(what, Pub):
-                op_id, op_kind = f"{client}:{what.seq}", op_kind or "pub"
+                op_id, op_kind = name_text(client, what.life, what.seq), op_kind or "pub"
                 text = format_publication(what.point)
             else:
                 op_id, op_kind = f"{client}#{what.seq}", what.kind

@@ -27,6 +27,7 @@ from overlay.broker import Broker
 from overlay.codec import decode_message, encode
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import PeerError
+from overlay.identity import Lives
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -125,6 +126,7 @@ class Simulator:
         self._cut_until: dict[tuple[BrokerName, BrokerName], float] = {}
         self._absent: set[tuple[BrokerName, BrokerName]] = set()
         self._dead: set[BrokerName] = set()
+        self._restarts = 0
 
     # --- what a test does ---
 
@@ -235,7 +237,9 @@ class Simulator:
 
     def _begin_anew(self, broker: BrokerName) -> None:
         self._dead.discard(broker)
-        self.brokers[broker] = self._make_broker(broker, self._tree[broker])
+        made = self.brokers[broker] = self._make_broker(broker, self._tree[broker])
+        self._restarts += 1
+        made.lives = Lives(self._restarts)  # As another process would have another salt.
         for other in self._tree[broker]:
             self._absent.discard((broker, other))
             self._end_life(broker, other)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from overlay.identity import name_text
 from overlay.index import View
 from overlay.messages import Version
 
@@ -92,10 +93,10 @@ class Versions:
     def text(self, view: View | None, own: str = "") -> str:
         """A view in a record: what it sees besides its own, and "-" before what it does not."""
         if view is None or not (self.committed or self.open):
-            return ",".join(map(_text, self.committed))
-        known = [("" if view.includes(v) else "-") + _text(v) for v in self.committed]
+            return ",".join(name_text(*v) for v in self.committed)
+        known = [("" if view.includes(v) else "-") + name_text(*v) for v in self.committed]
         # Nobody else's; but a record tells what is so, not what should be.
-        known += [_text(v) for v in self.open if view.includes(v)]
+        known += [name_text(*v) for v in self.open if view.includes(v)]
         return ",".join(version for version in known if version != own)
 
     def view(self, hidden: Collection[Version] = ()) -> View | None:
@@ -105,7 +106,3 @@ class Versions:
         if not hidden:
             return self._now
         return Without(self.committed, hidden)
-
-
-def _text(version: Version) -> str:
-    return f"{version[0]}:{version[1]}"

@@ -651,7 +651,7 @@ def _callback_name(callback: object) -> str:
 def _short(argument: object) -> str:
     """What a callback was called with, in a few words."""
     if isinstance(argument, Notification):
-        return f"publication {argument.publisher}:{argument.seq}"
+        return f"publication {argument.name}"
     if isinstance(argument, Result):
         return f"{argument.tx}, {argument.status}"
     return str(argument)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -86,9 +85,7 @@ class Transacting(Peer, ABC):
 
     def __init__(self, session: Session, channel: Channel) -> None:
         super().__init__(session, channel)
-        # In microseconds: no client gives a million numbers a second.
-        life = time.time_ns() // 1000
-        self._transactions = Transactions(session, life=life)
+        self._transactions = Transactions(session)
         self._handlers = Handlers(session.name, self._finish, self._handler_failed)
         #: Those of which something can still be awaited.
         self._watches: dict[str, Watch] = {}

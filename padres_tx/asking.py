@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from overlay.errors import OverlayError, ProtocolError
 from padres_tx import engines, wire
-from padres_tx.errors import BadTransaction, TooManyRequests, UnknownTransaction
+from padres_tx.errors import BadTransaction, TooManyRequests, UnknownTransaction, no_name
 from padres_tx.session import EngineEvent, Event, Say
 from padres_tx.wire import QUESTIONS_PER_CLIENT, parse_tx, tx_text
 
@@ -48,7 +48,7 @@ class OutcomeQuestions:
         """
         tx_id = parse_tx(name) if isinstance(name, str) else None
         if tx_id is None:
-            raise UnknownTransaction(f"{name!r} names no transaction; 'E:17' would")
+            raise no_name(name)
         known = self._transactions.get(tx_id)
         if known is not None and known.result is not None:
             return known.name, [Learned(known.name, known.result)]

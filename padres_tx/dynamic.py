@@ -70,6 +70,7 @@ from overlay.errors import (
 )
 from overlay.filters import check_point
 from overlay.frames import BROKER_FRAME_LIMIT
+from overlay.identity import name_text
 from overlay.link import OUTBOX_BYTES, OUTBOX_MESSAGES
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
@@ -305,7 +306,8 @@ class Dynamic(TwoPhaseCommit):
 
     def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
         known = self.txs.get(begin.tx)
-        if begin.tx[0] != source[1:] or (known is not None and known.open):
+        own = source[1:], self.broker.life_of(source)
+        if begin.tx[:2] != own or (known is not None and known.open):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
         if known is not None or self.outcome(begin.tx, now) is not None:
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
@@ -433,7 +435,8 @@ class Dynamic(TwoPhaseCommit):
             return self.doom(tx, "refused", reason, now)
         try:
             if step.kind in ("pub", "tcm"):
-                pub = Pub(client, step.seq, check_point(step.point), step.payload)
+                point, life = check_point(step.point), self.broker.life_of(frame.hop)
+                pub = Pub(client, step.seq, point, step.payload, life=life)
                 if not self.routing.may_publish(frame.hop, pub.point, scope.view):
                     text = format_publication(pub.point)
                     raise NotAdvertised(f"{client} has not advertised {text}")
@@ -587,8 +590,8 @@ class Dynamic(TwoPhaseCommit):
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
-                tx.frames[hop, frame] = Frame(hop, frame, f"{pub.client}:{pub.seq}")
-                told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload)
+                tx.frames[hop, frame] = Frame(hop, frame, name_text(pub.client, pub.life, pub.seq))
+                told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload, pub.life)
                 effects.append(self.tell(hop, told))
             else:
                 effects += self._keep(tx, hop, pub, now)

@@ -25,6 +25,9 @@ from __future__ import annotations
 
 from overlay.errors import OverlayError
 
+#: What a transaction's name looks like: its coordinator, which life of that, and a number.
+TX_EXAMPLE = "E:mfq0zk3p.b7c1:17"
+
 
 class ClientError(OverlayError):
     """Base of what only a client runs into."""
@@ -97,6 +100,11 @@ class UnknownTransaction(TransactionError):
     """No transaction has that name, or this client takes no part in it."""
 
     code = "unknown-transaction"
+
+
+def no_name(text: object) -> UnknownTransaction:
+    """The error for a text that cannot be a transaction's name."""
+    return UnknownTransaction(f"{text!r} names no transaction; one is named like {TX_EXAMPLE}")
 
 
 class TransactionFinished(TransactionError):

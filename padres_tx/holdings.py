@@ -59,7 +59,7 @@ NUMBER_LIMIT = UNANSWERED // GAP
 UNDRAINED_LIMIT = 256
 
 #: Hides an un-subscription from publications, while it has no answer: they may still come.
-NO_ANSWER: Version = ("", 0)
+NO_ANSWER: Version = ("", 0, 0)
 
 
 class Holding(Entry):
@@ -320,7 +320,7 @@ class Holdings:
         for version in [version for version in self._hiders if version not in self._marked]:
             del self._hiders[version]
         self._versions += 1
-        version = ("", self._versions)
+        version = ("", 0, self._versions)
         self._hiders[version] = hiders
         return version
 

@@ -189,7 +189,7 @@ class DynamicSeat(BrokerSeat):
         elif tx.state == "ended" or tcm.frame in tx.frames:
             raise ProtocolError(f"{tx.name} opens frame {tcm.frame} when it cannot")
         publisher = ClientName(tcm.publisher)
-        notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload)
+        notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload, life=tcm.life)
         return self.transactions.call(tx, tcm.frame, notification)
 
     def _open(self, id: TxID) -> Tx:

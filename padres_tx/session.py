@@ -6,8 +6,9 @@ for it, or raises and changes nothing; `receive` takes one message from the brok
 it means. The order of messages is the link's business, waiting is the shell's.
 
 One numbering serves everything that the client says: operations, publications and requests alike.
-So (client, seq) names one of them for good, and their order is the order of the client's program,
-publications included. Numbers may have gaps.
+Their order is the order of the client's program, publications included. Numbers may have gaps. The
+numbers begin anew with each session; the broker's answer to the join says which life of the client
+this is, and (client, life, seq) names one of them for good.
 
 What the client holds, and which callbacks a publication is for, is in `padres_tx.holdings`, by the
 numbers that the edge broker gives to routing operations. With this the caller's mistakes raise at
@@ -35,6 +36,7 @@ from overlay.errors import (
     from_code,
 )
 from overlay.filters import Filter, Value, check_point
+from overlay.identity import name_text
 from overlay.messages import (
     AnyMessage,
     ClientName,
@@ -79,13 +81,20 @@ class Answered(msgspec.Struct, frozen=True):
 class Notification(msgspec.Struct, frozen=True, gc=False):
     """A publication that one of the client's subscriptions wants; `n["class"]` is n.point's."""
 
-    #: Who published it, and its number there: the two name the publication.
     publisher: ClientName
+    #: Its number in its publisher's own order.
     seq: int
     point: dict[str, Value]
     payload: bytes
     #: The transactions that it comes before; `Session.callbacks` needs them.
     hidden: tuple[Version, ...] = ()
+    #: Which life of its publisher it belongs to: a program that connects begins a new one.
+    life: int = 0
+
+    @property
+    def name(self) -> str:
+        """What names this publication for good: its publisher, that one's life, and its number."""
+        return name_text(self.publisher, self.life, self.seq)
 
     def __getitem__(self, attribute: str) -> Value:
         return self.point[attribute]
@@ -98,7 +107,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
         try:
             return msgspec.json.decode(self.payload)
         except msgspec.DecodeError as error:
-            raise ValueError(f"the payload of {self.publisher}:{self.seq}: {error}") from None
+            raise ValueError(f"the payload of {self.name}: {error}") from None
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -148,7 +157,11 @@ class Session:
 
     def __init__(self, name: str) -> None:
         self.name = check_client_name(name)
+        #: Which life the client lives; its broker tells it with the answer to the join. What the
+        #: client says is numbered from 1 in each life.
+        self.life = 0
         self._last = 0
+        self._join = 0
         #: Unanswered requests, and what each of them changes, if it is a routing operation.
         self._pending: dict[int, Holdings | None] = {}
         self.advertised = Holdings(name, client_hop(name))
@@ -166,7 +179,8 @@ class Session:
 
     def join(self) -> Join:
         """Ask to be let in; the answer decides whether the name is free."""
-        return Join(self._request(None), self.name, edge="")
+        self._join = self._request(None)
+        return Join(self._join, self.name, edge="")
 
     def operate(
         self, kind: Kind, filter: FilterLike, callback: Any = None, *, events: bool = False
@@ -194,7 +208,7 @@ class Session:
         if not self.advertises(at):
             raise self.not_advertised(at)
         data = as_bytes(payload)
-        return Pub(self.name, self.number(), at, data)
+        return Pub(self.name, self.number(), at, data, life=self.life)
 
     def inspect(self, what: str, argument: str = "") -> Inspect:
         """Ask for a part of the broker's state; `Answered` follows, with a body."""
@@ -238,7 +252,7 @@ class Session:
             mine = [change for change in changes if change.kind in kinds]
             numbers = {change.number for change in mine}
             if len(numbers) < len(mine) or not all(map(holdings.is_free, numbers)):
-                raise ProtocolError(f"{tx[0]}:{tx[1]} ends with a wrong number of an operation")
+                raise ProtocolError(f"{name_text(*tx)} ends with a wrong number of an operation")
             # Who may publish where does not depend on what comes to the client.
             holdings.commit(tx, mine, drains=drains and holdings is self.subscribed)
 
@@ -286,11 +300,15 @@ class Session:
         """
         match message:
             case Pub():
-                name, point = ClientName(message.client), message.point
-                return [Notification(name, message.seq, point, message.payload, message.hidden)]
+                name, seq, point = ClientName(message.client), message.seq, message.point
+                hidden, life = message.hidden, message.life
+                return [Notification(name, seq, point, message.payload, hidden, life)]
             case Done():
                 error = from_code(message.code, message.reason) if message.code else None
-                return [self._answer(message.req, error, number=message.number)]
+                answered = self._answer(message.req, error, number=message.number)
+                if message.req == self._join and error is None:
+                    self.life = message.number
+                return [answered]
             case PubRefused():
                 return [Refused(message.seq, from_code(message.code, message.reason))]
             case Report():

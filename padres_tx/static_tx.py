@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from overlay.codec import StructCodec
+from overlay.identity import name_text
 from overlay.messages import Hop, Operation, is_client
 from padres_tx.admission import in_order
 from padres_tx.broker_wire import Answer, Ask, Between
@@ -30,8 +31,8 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
     edge: str
     operations: dict[int, Operation]
-    #: Numbers of publications that were planned for a client: the coordinator has none for them.
-    numbers: dict[int, int] = msgspec.field(default_factory=dict)
+    #: The life and number of each publication of these clients, by position.
+    numbers: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     code: str = ""
     reason: str = ""
 
@@ -89,7 +90,7 @@ class Tx:
         #: At the coordinator's edge: the edge brokers that have not answered yet.
         self.unanswered: set[str] = set()
         self.operations: dict[int, Operation] = {}
-        self.numbers: dict[int, int] = {}
+        self.numbers: dict[int, tuple[int, int]] = {}
         #: Steps that have been carried out here, and those under way.
         self.handled: set[int] = set()
         self.started: set[int] = set()
@@ -104,9 +105,9 @@ class Tx:
         #: Whether this side has ended it without the coordinator's edge broker.
         self.alone = False
 
-    def number(self, at: int) -> int:
-        """The number of a publication: its client's own, or what the edge broker gave it."""
-        return self.numbers.get(at, self.steps[at].seq)
+    def named(self, at: int) -> str:
+        """The name of a publication, as records call it."""
+        return name_text(self.steps[at].client, *self.numbers[at])
 
     @property
     def at_edge(self) -> bool:

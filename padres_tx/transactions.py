@@ -42,6 +42,7 @@ from padres_tx.errors import (
     TransactionFinished,
     UnknownEngine,
     UnknownTransaction,
+    no_name,
 )
 from padres_tx.holdings import Change
 from padres_tx.looks import Looks, Table
@@ -228,15 +229,10 @@ class Terms(NamedTuple):
 
 
 class Transactions:
-    """All transactions of one client, whatever their engines.
+    """All transactions of one client, whatever their engines."""
 
-    Brokers may still know those of an earlier client of the same name, so `life` must be larger
-    than any number that such a client has given to a transaction.
-    """
-
-    def __init__(self, session: Session, *, life: int = 0) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self._life = life
         self._seats: dict[str, Seat] = {}
         self.questions = OutcomeQuestions(self)
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
@@ -275,8 +271,8 @@ class Transactions:
             raise TooManyRequests(
                 f"{self.session.name} has {OPEN_LIMIT} open transactions; end some first"
             )
-        number = self._life + self.session.number()
-        tx = seat.new((self.session.name, number), coordinator=True)
+        session = self.session
+        tx = seat.new((session.name, session.life, session.number()), coordinator=True)
         tx.deadline_s = deadline_s
         events = seat.begin(tx, Terms(deadline_s, age, options))
         self.add(tx)
@@ -386,7 +382,7 @@ class Transactions:
             return tx
         id = parse_tx(name) if isinstance(name, str) else None
         if id is None:
-            raise UnknownTransaction(f"{name!r} names no transaction; 'E:17' would")
+            raise no_name(name)
         if id[0] == self.session.name:
             raise UnknownTransaction(f"{name} is no transaction of ours, or has ended long ago")
         raise UnknownTransaction(f"{self.session.name} takes no part in {name}, which is {id[0]}'s")

@@ -16,9 +16,11 @@ import msgspec
 
 from overlay.codec import StructCodec
 from overlay.filters import Filter, Value
+from overlay.identity import name_text, parse_name
 from overlay.messages import EngineMessage, Kind, Version
 
-#: A transaction's name: its coordinator, and a number that the coordinator has given once.
+#: A transaction's name: its coordinator, which life of that, and a number that it has given once in
+#: this life (`overlay.identity`).
 TxID: TypeAlias = Version
 
 OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
@@ -45,16 +47,13 @@ Standing: TypeAlias = Literal["committed", "aborted", "unknown", "busy"]
 
 
 def tx_text(tx: TxID) -> str:
-    """A transaction's name for people and records."""
-    return f"{tx[0]}:{tx[1]}"
+    """A transaction's name for people and records, as in "E:mfq0zk3p.b7c1:17"."""
+    return name_text(*tx)
 
 
 def parse_tx(text: str) -> TxID | None:
     """The transaction that `tx_text` has named so; None if the text names none."""
-    client, _, number = text.rpartition(":")
-    if not client or not (number.isascii() and number.isdigit()):
-        return None
-    return client, int(number)
+    return parse_name(text)
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -186,6 +185,8 @@ class Tcm(Said, frozen=True, array_like=True, gc=False, tag=22):
     seq: int
     point: dict[str, Value]
     payload: bytes
+    #: Which life of the publisher it belongs to.
+    life: int = 0
 
 
 class Effective(NamedTuple):

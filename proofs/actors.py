@@ -29,10 +29,10 @@ from padres_tx.wire import (
     Step,
     Submit,
     Tcm,
-    TxID,
     engine_message,
     from_client,
     to_client,
+    tx_text,
 )
 from proofs.oracle import held
 
@@ -168,6 +168,8 @@ class Actor(NamedTuple):
     begun: tuple[tuple[int, int], ...] = ()
     #: What it knows that it has said, if it ever asks what it holds.
     words: tuple[tuple[str, Filter], ...] = ()
+    #: Which life it lives, as its broker has told it.
+    life: int = 0
 
     def open(self, role: Role) -> tuple[Actor, list[AnyMessage]]:
         """Say what is said at the beginning."""
@@ -184,15 +186,15 @@ class Actor(NamedTuple):
                 case Plain(kind, filter):
                     said.append(Operation(numbers, kind, self.name, numbers, filter))
                 case Publish(point):
-                    said.append(Pub(self.name, numbers, point))
+                    said.append(Pub(self.name, numbers, point, life=self.life))
                 case Static(engine, steps, end):
-                    tx = (self.name, numbers)
+                    tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
                     said.append(_say(engine, Submit(tx, DEADLINE_S, numbered)))
                     if end == "abort":
                         said.append(_say(engine, Abort(tx)))
                 case Dynamic(engine, steps, end):
-                    tx = (self.name, numbers)
+                    tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
                     said.append(_say(engine, Begin(tx, DEADLINE_S)))
                     for at, step in enumerate(numbered):
@@ -204,7 +206,7 @@ class Actor(NamedTuple):
         """Take a message, and answer as the role says."""
         match message:
             case Pub(client, _, point):
-                stamp = ",".join(map(_text, message.hidden))
+                stamp = ",".join(map(tx_text, message.hidden))
                 return self._heard(Heard("got", f"{client} {format_publication(point)}", stamp)), []
             case Done(req, code):
                 return self._heard(Heard("done", str(req), code)), []
@@ -230,7 +232,7 @@ class Actor(NamedTuple):
                 return self._replace(numbers=numbers), answers
             case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
-                heard = self._heard(Heard("ended", _text(told.tx), outcome))
+                heard = self._heard(Heard("ended", tx_text(told.tx), outcome))
                 if any(reaction.catches for reaction in role.reactions):
                     effective = tuple((kind, filter) for kind, filter, *_ in told.words)
                     heard = heard._replace(words=heard.words + effective)
@@ -239,7 +241,7 @@ class Actor(NamedTuple):
                     return heard, []
                 return heard._act(role, range(opening, len(role.acts)))
             case Drained():
-                return self._heard(Heard("drained", _text(told.tx))), []
+                return self._heard(Heard("drained", tx_text(told.tx))), []
         return self, []
 
     def _may(self, step: Step) -> bool:
@@ -250,10 +252,6 @@ class Actor(NamedTuple):
 
     def _heard(self, heard: Heard) -> Actor:
         return self._replace(log=(*self.log, heard))
-
-
-def _text(tx: TxID) -> str:
-    return f"{tx[0]}:{tx[1]}"
 
 
 def _say(engine: str, message: Any) -> AnyMessage:

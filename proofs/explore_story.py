@@ -17,7 +17,7 @@ from overlay.filters import Filter
 from overlay.messages import Done, EngineMessage, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
 from overlay.trace import Record
-from padres_tx.wire import Effective, Step, from_client, to_client
+from padres_tx.wire import Effective, Step, from_client, to_client, tx_text
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.explorer import Result
 from proofs.network import Move, State
@@ -170,10 +170,10 @@ def words(message: Any) -> str:
     fields = msgspec.structs.fields(message)
     for field in fields:
         value = getattr(message, field.name)
-        if field.name in ("req", "age", "deadline_s", "number", "seq", "payload", "reason"):
+        if field.name in ("req", "age", "deadline_s", "number", "seq", "life", "payload", "reason"):
             continue
         if field.name == "tx":
-            said.insert(1, f"{value[0]}:{value[1]}")
+            said.insert(1, tx_text(value))
         elif field.name == "committed":
             said.append("commit" if value else "abort")
         elif not field.required and value == field.default:
@@ -193,8 +193,8 @@ def _value(value: Any) -> str:
     if isinstance(value, Effective):
         return _value((value.kind, value.filter))  # As elsewhere, without numbers.
     if isinstance(value, tuple):
-        if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
-            return f"{value[0]}:{value[1]}"
+        if [type(part) for part in value] == [str, int, int]:
+            return tx_text(value)
         return "(" + ", ".join(map(_value, value)) + ")"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_value(v)}" for key, v in value.items()) + "}"

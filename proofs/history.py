@@ -10,7 +10,8 @@ the order of their nodes, and it is worked out once for all checkers
   (attracted or sent back by an (un-)advertisement): the sender's record says so, and links are
   FIFO.
 
-A client that leaves and comes back begins to count again; its lives are told apart.
+A client that leaves and comes back begins to count again. Publications and transactions have the
+client's life in their names; of routing operations its lives are told apart by counting.
 
 This module tells nothing right from wrong.
 """
@@ -23,11 +24,12 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter, Value
+from overlay.identity import name_text, parse_name
 from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
 from overlay.notation import format_filter, parse_filter, parse_publication
 from overlay.simulator import Simulator
 from overlay.trace import EVENTS, Record
-from padres_tx.wire import Ended, to_client, tx_text
+from padres_tx.wire import Ended, TxID, to_client, tx_text
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
 VERSIONED = frozenset({"d-tx"})
@@ -38,7 +40,8 @@ LATE = frozenset({"unknown", "foreign", "finished"})
 #: Texts that are parsed repeat: filters do always, and each publication is matched at some brokers.
 CACHED_TEXTS = 65_536
 
-#: A client's operation or publication: the client, which of its lives, and its number.
+#: A client's operation or publication: the client, which of its lives, and its number. Lives of
+#: publications are those that brokers have issued; of operations they are counted at each node.
 Key: TypeAlias = tuple[str, int, int]
 
 
@@ -46,7 +49,7 @@ class Clients:
     """What clients were told: hand `saw` every message that a client gets."""
 
     def __init__(self) -> None:
-        #: The publications that each client got, by "publisher:number", in their order.
+        #: The names of the publications that each client got, in their order.
         self.received: dict[str, list[str]] = {}
         #: The outcome of each transaction according to each client that was told one.
         self.outcomes: dict[str, dict[str, bool]] = {}
@@ -55,13 +58,14 @@ class Clients:
 
     def saw(self, client: str, message: AnyMessage) -> None:
         if isinstance(message, Pub):
-            self.received.setdefault(client, []).append(f"{message.client}:{message.seq}")
+            name = name_text(message.client, message.life, message.seq)
+            self.received.setdefault(client, []).append(name)
         elif isinstance(message, EngineMessage):
             told = to_client.decode(message.body)
             if isinstance(told, Ended) and told.code not in LATE:
                 self.outcomes.setdefault(tx_text(told.tx), {})[client] = told.committed
 
-    def asks(self, engine: str, tx: tuple[str, int]) -> None:
+    def asks(self, engine: str, tx: TxID) -> None:
         """A coordinator has begun a transaction, or submitted one."""
         self.asked[tx_text(tx)] = engine
 
@@ -101,9 +105,11 @@ class Event:
         #: Which life of its client it belongs to.
         self.life = life
         self.key: Key | None = None
-        number = record.op_id[len(record.client) + 1 :]
-        if number:
-            self.key = (record.client, life, int(number))
+        if "#" in record.op_id:
+            self.key = (record.client, life, int(record.op_id.rpartition("#")[2]))
+        elif record.op_id:
+            self.key = parse_name(record.op_id)
+            assert self.key is not None, record.op_id
         self.change = NO_CHANGE
         #: The (un-)advertisement in consequence of which an entry came here; None: its own way.
         self.cause: Key | None = None
@@ -342,14 +348,14 @@ class History:
 
     def _follow_publications(self) -> None:
         """Put the records of each publication together; its own come with those of many nodes."""
-        named: dict[str, list[Publication]] = {}
+        named: dict[str, Publication] = {}
         for events in self.events.values():
             for event in events:
                 if event.record.kind == "publish" and event.key is not None:
                     tx = self.txs.get(event.record.tx)
                     publication = Publication(event, tx)
                     self.publications.setdefault(event.key, publication)
-                    named.setdefault(event.record.op_id, []).append(publication)
+                    named.setdefault(event.record.op_id, publication)
         for node, events in self.events.items():
             for event in events:
                 record = event.record
@@ -358,15 +364,14 @@ class History:
                 found = named.get(record.op_id)
                 if found is None:
                     # Where it entered nobody has written down.
-                    unknown = Publication(event, self.txs.get(record.tx))
-                    self.publications.setdefault(event.key, unknown)
-                    found = named[record.op_id] = [unknown]
-                publication = found[0] if len(found) == 1 else _whose(found, event)
-                event.publication = publication
+                    found = Publication(event, self.txs.get(record.tx))
+                    self.publications.setdefault(event.key, found)
+                    named[record.op_id] = found
+                event.publication = found
                 if record.kind == "match":
-                    publication.matched.setdefault(node, event)
+                    found.matched.setdefault(node, event)
                 else:
-                    publication.delivered.append(event)
+                    found.delivered.append(event)
 
     def _find_causes(self) -> None:
         """Tell the operations that came on their own way from those that others have moved."""
@@ -447,18 +452,6 @@ class History:
 
 
 # --- small things -------------------------------------------------------------------------------
-
-
-def _whose(found: list[Publication], event: Event) -> Publication:
-    """Of several publications of one name the one that a record is about.
-
-    A client that comes back may use a name again. A record of a transaction says which one it is;
-    a plain publication is ahead of its client's end on every way.
-    """
-    tx = event.record.tx
-    alike = [p for p in found if (p.tx.name if p.tx is not None else "") == tx] or found
-    assert event.key is not None
-    return next((p for p in alike if p.key[1] == event.key[1]), alike[-1])
 
 
 def _version(event: Event) -> str:

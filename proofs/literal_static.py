@@ -19,6 +19,7 @@ import msgspec
 from overlay.broker import Broker
 from overlay.codec import StructCodec
 from overlay.effects import Effect, Send, SetTimer
+from overlay.identity import name_text
 from overlay.messages import ClientName, Hop, Operation, Pub, client_hop, is_client
 from overlay.routing import PLAIN
 from padres_tx.engines.s_tx import STx
@@ -243,9 +244,14 @@ def _place(message: OpMsg) -> tuple[tuple[str, ...], str]:
     step = message.steps[message.at]
     before = [message.steps[at] for at in sorted(_all_before(message.steps, message.at))]
     said = [each for each in before if each.filter is None]
-    after = tuple(f"{each.client}:{each.seq}" for each in said if each.client == step.client)
-    asked = [f"{each.client}:{each.seq}" for each in said if step.client in each.receivers]
+    after = tuple(_named(each) for each in said if each.client == step.client)
+    asked = [_named(each) for each in said if step.client in each.receivers]
     return after, asked[-1] if asked else ""
+
+
+def _named(step: Step) -> str:
+    """A publication, as records call it; clients of the paper have no lives."""
+    return name_text(step.client, 0, step.seq)
 
 
 def _all_before(steps: tuple[Step, ...], at: int) -> set[int]:

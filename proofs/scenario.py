@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import networkx as nx
@@ -100,13 +101,15 @@ def set_up(scenario: Scenario, rules: Rules) -> Stage:
 
     sim = Simulator({name: list(tree[name]) for name in sorted(tree)}, lambda n: 0, broker=broker)
     numbers = dict.fromkeys(scenario.homes, 1)
+    lives: dict[str, int] = {}
 
-    def answered(message: object, now: float) -> list[Operation]:
+    def answered(client: str, message: object, now: float) -> list[Operation]:
         assert isinstance(message, Done) and not message.code, message
+        lives.setdefault(client, message.number)
         return []
 
     for client, home in scenario.homes.items():
-        sim.connect(client, home, answered)
+        sim.connect(client, home, partial(answered, client))
         sim.send(client, Join(1, client, ""))
         sim.run()
     for client, kind, filter in scenario.held:
@@ -121,7 +124,7 @@ def set_up(scenario: Scenario, rules: Rules) -> Stage:
 
     clients = [
         ClientNode(
-            Actor(client, numbers[client], words=scenario.words(client)),
+            Actor(client, numbers[client], words=scenario.words(client), life=lives[client]),
             Hop(home),
             scenario.role(client),
         )

@@ -50,9 +50,6 @@ from padres_tx.wire import Began, Ended, Step, TxID, to_client
 from proofs.oracle import Said, live
 from proofs.world import DEADLINE_S, LATE, Does, IfHeld, World
 
-#: Between the numbers of two lives of a client: more than one life gives to transactions.
-LIFE = 1_000_000
-
 
 class Delivery(NamedTuple):
     """A publication that has come to a client, and the callbacks that it was given to."""
@@ -66,14 +63,14 @@ class Delivery(NamedTuple):
 class SessionClient:
     """One client: a session, its transactions, and what has become of them."""
 
-    def __init__(self, world: SessionWorld, name: str, edge: str, life: int) -> None:
+    def __init__(self, world: SessionWorld, name: str, edge: str) -> None:
         self.world = world
         self.name = name
         self.edge = edge
         #: Whether it subscribes with callbacks, and reads nothing else.
         self.calls_back = world.calls_back(name)
         self.session = Session(name)
-        self.transactions = Transactions(self.session, life=life * LIFE)
+        self.transactions = Transactions(self.session)
         self.deliveries: list[Delivery] = []
         self.drained: list[str] = []
         #: Its un-subscriptions that have taken effect, as it was told of them, and in what.
@@ -203,7 +200,7 @@ class SessionClient:
             self.carry_out(self.transactions.notified(event) or [])
             return
         callbacks = tuple(self.session.callbacks(event))
-        pub = Pub(event.publisher, event.seq, event.point, event.payload, event.hidden)
+        pub = Pub(event.publisher, event.seq, event.point, event.payload, event.hidden, event.life)
         self.deliveries.append(Delivery(pub, callbacks, len(self.ended)))
         if callbacks or not self.calls_back or self.was_planned:
             self.world.got[self.name].append(pub)
@@ -230,7 +227,6 @@ class SessionWorld(World):
     def __init__(self, tree: nx.Graph[str], choose: Choose, **more: Any) -> None:
         super().__init__(tree, choose, **more)
         self.sessions: dict[str, SessionClient] = {}
-        self._lives = itertools.count(1)
 
     @staticmethod
     def calls_back(client: str) -> bool:
@@ -240,7 +236,7 @@ class SessionWorld(World):
     def connect(
         self, client: str, edge: str, joined: Callable[[str], object] | None = None
     ) -> None:
-        made = self.sessions[client] = SessionClient(self, client, edge, next(self._lives))
+        made = self.sessions[client] = SessionClient(self, client, edge)
 
         def receive(message: AnyMessage, now: float) -> list[AnyMessage]:
             self._note(client, message)

@@ -33,6 +33,7 @@ import msgspec
 from overlay.broker import Broker
 from overlay.filters import Filter
 from overlay.index import Index
+from overlay.messages import Version
 from overlay.notation import format_filter
 from overlay.routing import Routing
 from overlay.space import Entry, by_client_and_number
@@ -216,8 +217,8 @@ def _entries(to: _Writer, thing: Iterable[Entry]) -> None:
     _sequence(to, sorted(thing, key=_by_client_number_and_version))
 
 
-def _by_client_number_and_version(entry: Entry) -> tuple[str, int, tuple[str, int]]:
-    return entry.client, entry.seq, entry.added_by or ("", 0)
+def _by_client_number_and_version(entry: Entry) -> tuple[str, int, Version]:
+    return entry.client, entry.seq, entry.added_by or ("", 0, 0)
 
 
 def _dict(to: _Writer, thing: dict[Any, Any]) -> None:

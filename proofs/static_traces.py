@@ -30,6 +30,7 @@ from overlay.messages import (
     Pub,
     is_client,
 )
+from overlay.notation import format_publication
 from overlay.simulator import Tape
 from padres_tx.engines.s_tx import STx
 from padres_tx.static_tx import Admitted, Complete, Decide, Decided, Plan, Settled, codec
@@ -215,7 +216,11 @@ def log(run: Recorded) -> list[str]:
     """What was taken, in its order, as TLA+."""
     submit = run.submit
     assert submit is not None
-    published = {(step.client, step.seq): at + 1 for at, step in enumerate(submit.steps)}
+    published = {
+        (step.client, format_publication(step.point)): at + 1
+        for at, step in enumerate(submit.steps)
+        if step.point is not None
+    }
     #: Which entry of the log was a broker's request to a neighbour.
     asked: dict[tuple[str, str, int], int] = {}
     lines: list[str] = []
@@ -232,8 +237,8 @@ def log(run: Recorded) -> list[str]:
                 text = f'"op", "{kind}", "{client}", {seq if store else 0}, {_numbers(drop)}'
             case Done(req):
                 text = f'"done", {asked[dest, source, req]}'
-            case Pub(client, seq):
-                text = f'"pub", {published[client, seq]}'
+            case Pub(client, _, point):
+                text = f'"pub", {published[client, format_publication(point)]}'
             case Plan():
                 text = '"plan"'
             case Admitted(_, edge, _, _, code):

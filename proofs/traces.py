@@ -26,6 +26,7 @@ import networkx as nx
 from overlay.broker import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
+from overlay.identity import name_text
 from overlay.messages import AnyMessage, Done, Hop, Kind, Leave, Operation, Pub, is_client
 from overlay.notation import format_filter
 from overlay.routing import Outcome
@@ -112,6 +113,11 @@ def watched(run: Recorded) -> Callable[[Broker], DTx]:
 def plain_name(operation: Operation) -> str:
     """A plain operation, by what its client says; no client of these runs says a thing twice."""
     return f"{operation.client} {operation.kind} {format_filter(operation.filter)}"
+
+
+def pub_name(pub: Pub) -> str:
+    """A publication, as records call it."""
+    return name_text(pub.client, pub.life, pub.seq)
 
 
 # --- the runs ---
@@ -231,15 +237,15 @@ class Names:
         self.txs = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
         #: With the edge broker of who says it.
         self.plains: dict[str, tuple[str, str]] = {}
-        self.pubs: dict[tuple[str, int], tuple[int, str]] = {}
+        self.pubs: dict[str, tuple[int, str]] = {}
         #: Where each publication came to.
-        self.reached: dict[tuple[str, int], set[str]] = {}
+        self.reached: dict[str, set[str]] = {}
         for source, dest, message in run.taken:
             if isinstance(message, Operation):
                 if is_client(Hop(source)):
                     self.plains[plain_name(message)] = f"p{len(self.plains) + 1}", dest
             elif isinstance(message, Pub):
-                key = message.client, message.seq
+                key = pub_name(message)
                 self.pubs.setdefault(key, (len(self.pubs) + 1, dest))
                 self.reached.setdefault(key, set()).add(dest)
 
@@ -332,8 +338,8 @@ def log(run: Recorded) -> list[str]:
                 text = f'"plain", "{name}"'
             case Done(req):
                 text = f'"done", "{asked_plainly[dest, source, req]}"'
-            case Pub(client, seq):
-                number = known.pubs[client, seq][0]
+            case Pub():
+                number = known.pubs[pub_name(message)][0]
                 if is_client(Hop(source)):
                     lines.append(f'<<"emit", {number}>>')
                     continue
@@ -346,7 +352,7 @@ def log(run: Recorded) -> list[str]:
                     name = f"{operation.client}#{operation.seq}"
                 else:
                     assert pub is not None
-                    name = f"{pub.client}:{pub.seq}"
+                    name = pub_name(pub)
                 number = operations[tx].numbers[name]
                 asked[source, dest, tx, req] = number
                 text = f'"op", "{names[tx]}", {number}'

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from overlay.identity import name_text
 from overlay.messages import Hop, client_hop
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
 from overlay.trace import Record
-from padres_tx.wire import Step
+from padres_tx.wire import Step, tx_text
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.history import versions
 from proofs.network import Network, State
@@ -51,7 +52,8 @@ class Unit(NamedTuple):
     """Something that a client has begun, and that takes effect as one."""
 
     client: str
-    #: A number that names it among the client's.
+    #: Which life of its client it belongs to, and a number that names it in that.
+    life: int
     number: int
     act: Act
     #: Where it stands in its client's script.
@@ -59,7 +61,7 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.client}:{self.number}"
+        return name_text(self.client, self.life, self.number)
 
     @property
     def is_transaction(self) -> bool:
@@ -163,7 +165,7 @@ class Judge:
                 unrest.append("versions are left")
             for name, engine in broker.engines.items():
                 if left := getattr(engine, "txs", None):
-                    unrest.append(f"{name} has {', '.join(f'{c}:{n}' for c, n in sorted(left))}")
+                    unrest.append(f"{name} has {', '.join(map(tx_text, sorted(left)))}")
             data = broker.routing.as_data(broker.versions.view())
             srt, prt = (
                 sorted((row["client"], row["kind"], row["filter"], row["hop"]) for row in rows)
@@ -427,7 +429,7 @@ class End:
         self.gone = [n.hop[1:] for n, local in clients if not n.is_here(local)]
         #: All that clients have begun.
         self.units = [
-            Unit(actor.name, number, scenario.role(actor.name).acts[at], at)
+            Unit(actor.name, actor.life, number, scenario.role(actor.name).acts[at], at)
             for actor in self.actors.values()
             for number, at in actor.begun
         ]

@@ -99,6 +99,9 @@ class World:
         #: What clients were told, for checkers.
         self.clients = Clients()
         self.numbers: defaultdict[str, int] = defaultdict(int)
+        #: Which life each client lives, as its broker has told it, and the request that asks.
+        self.lives: dict[str, int] = {}
+        self._joins: dict[str, int] = {}
         self.reactions: dict[str, Reaction] = {}
         #: What each client knows that it has said, what is on its way included.
         self.words: defaultdict[str, list[tuple[str, Filter]]] = defaultdict(list)
@@ -126,6 +129,7 @@ class World:
         self.sim.connect(client, edge, lambda message, now: self._receive(client, message))
         self.words[client] = []
         req = self.number(client)
+        self._joins[client] = req
         if joined is not None:
             self.answers[client, req] = joined
         self.sim.send(client, Join(req, client, ""))
@@ -149,7 +153,7 @@ class World:
 
     def publish(self, client: str, point: Mapping[str, Value]) -> int:
         seq = self.number(client)
-        self.sim.send(client, Pub(client, seq, dict(point)))
+        self.sim.send(client, Pub(client, seq, dict(point), life=self.lives[client]))
         return seq
 
     def crash(self, client: str) -> None:
@@ -169,7 +173,7 @@ class World:
         age: int = 0,
     ) -> TxID:
         """Send a whole dynamic transaction: begin, the coordinator's steps, and the commit."""
-        tx = (client, self.number(client))
+        tx = (client, self.lives[client], self.number(client))
         self.clients.asks(engine, tx)
         self.say(engine, client, Begin(tx, deadline_s, age))
         for number, step in enumerate(steps):
@@ -180,7 +184,7 @@ class World:
 
     def submit(self, client: str, steps: Iterable[Step], *, deadline_s: float = DEADLINE_S) -> TxID:
         """Send a whole static transaction."""
-        tx = (client, self.number(client))
+        tx = (client, self.lives[client], self.number(client))
         self.clients.asks("s-tx", tx)
         numbered = tuple(self._numbered(step) for step in steps)
         self.say("s-tx", client, Submit(tx, deadline_s, numbered))
@@ -210,8 +214,10 @@ class World:
                 self.clients.saw(client, message)
                 self.got[client].append(message)
                 self.log[client].append(message)
-            case Done(req, code):
+            case Done(req, code, _, number):
                 self.done[client, req] = code
+                if req == self._joins.get(client) and not code:
+                    self.lives[client] = number
                 if (client, req) in self.answers:
                     self.answers.pop((client, req))(code)
             case EngineMessage(engine, body):

@@ -126,6 +126,7 @@ def _json_line(notification: Notification) -> str:
     publication: dict[str, Any] = {
         "publisher": notification.publisher,
         "seq": notification.seq,
+        "name": notification.name,
         "point": notification.point,
     }
     return json.dumps(publication | payload)

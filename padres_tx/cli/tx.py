@@ -25,6 +25,7 @@ from padres_tx.aio import Operator, operator
 from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
 from padres_tx.cli.layout import Cell, Column
+from padres_tx.errors import TX_EXAMPLE
 from padres_tx.survey import ANSWER_S
 from padres_tx.wire import parse_tx
 
@@ -76,8 +77,8 @@ class Seen(msgspec.Struct, frozen=True):
 Examples:
   padres-tx tx ls
   padres-tx tx ls --ended
-  padres-tx tx show E:17
-  padres-tx tx abort E:17
+  padres-tx tx show E:mfq0zk3p.b7c1:17
+  padres-tx tx abort E:mfq0zk3p.b7c1:17
 """
 )
 def tx() -> None:
@@ -137,8 +138,8 @@ def ls(*, overlay: str | None, at: tuple[str, ...], ended: bool, as_json: bool) 
     epilog="""
 \b
 Examples:
-  padres-tx tx show E:17
-  padres-tx tx show E:17 --json
+  padres-tx tx show E:mfq0zk3p.b7c1:17
+  padres-tx tx show E:mfq0zk3p.b7c1:17 --json
 """
 )
 @click.argument("name", metavar="ID")
@@ -174,7 +175,7 @@ def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) 
     epilog="""
 \b
 Example:
-  padres-tx tx abort E:17
+  padres-tx tx abort E:mfq0zk3p.b7c1:17
 """
 )
 @click.argument("name", metavar="ID")
@@ -298,7 +299,7 @@ def _of(name: str, lines: Iterable[Line]) -> list[Line]:
 def _find(name: str, seen: Seen) -> list[Line]:
     """The lines of one transaction, at least one. Raises WrongInput, CheckFailed."""
     if parse_tx(name) is None:
-        raise WrongInput(f"{name!r} names no transaction; its coordinator and a number do: E:17")
+        raise WrongInput(f"{name!r} names no transaction; one is named like {TX_EXAMPLE}")
     lines = _of(name, seen.lines)
     if not lines and seen.silent:
         _end(seen)

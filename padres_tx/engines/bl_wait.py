@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
+import msgspec
+
 from overlay.errors import OverlayError
 from overlay.messages import Operation
 from padres_tx.errors import BadTransaction, TransactionError
@@ -142,7 +144,7 @@ class BlWait(Seat):
             return None
         tx.calls += 1
         point = {key: value for key, value in notification.point.items() if key != TCM_MARK}
-        plain = Notification(notification.publisher, notification.seq, point, notification.payload)
+        plain = msgspec.structs.replace(notification, point=point)
         return self.transactions.call(tx, tx.calls, plain)
 
     def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:

@@ -260,7 +260,7 @@ class STx:
 
     def _submit(self, source: Hop, submit: Submit, now: float) -> list[Effect]:
         client = source[1:]
-        if submit.tx[0] != client or submit.tx in self.txs:
+        if submit.tx[:2] != (client, self.broker.life_of(source)) or submit.tx in self.txs:
             raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
         reason = REUSED if self.outcome(submit.tx, now) else self._impossible(submit)
         if reason:
@@ -323,7 +323,7 @@ class STx:
         name = self.broker.name
         words = {c: Words(self.broker, client_hop(c)) for c, e in tx.edges.items() if e == name}
         operations: dict[int, Operation] = {}
-        numbers: dict[int, int] = {}
+        numbers: dict[int, tuple[int, int]] = {}
         undos = self.reserved[tx.id] = []
         try:
             for at in tx.order:
@@ -335,9 +335,7 @@ class STx:
                     operations[at] = undo.operation
                 elif step.client in words:
                     words[step.client].check_publication(step)
-                    if not step.seq:
-                        hop = client_hop(step.client)
-                        numbers[at] = PLANNED + self.broker.next_number(hop)
+                    numbers[at] = self._numbered(tx, step)
                 for receiver in step.receivers:
                     if receiver in words:
                         words[receiver].check_hears(step)
@@ -345,6 +343,12 @@ class STx:
             del self.reserved[tx.id]
             return Admitted(tx.id, name, {}, {}, error.code, str(error))
         return Admitted(tx.id, name, operations, numbers)
+
+    def _numbered(self, tx: Tx, step: Step) -> tuple[int, int]:
+        """The life and number of a publication: only its own client knows which come next there."""
+        hop = client_hop(step.client)
+        own = step.seq if step.client == tx.id[0] else 0
+        return self.broker.life_of(hop), own or PLANNED + self.broker.next_number(hop)
 
     def _check_free(self, tx: Tx, undo: Undo) -> None:
         """Raises OperationError if somebody undecided uses the same words."""
@@ -549,7 +553,8 @@ class STx:
         """
         step = tx.steps[at]
         assert step.point is not None
-        pub = Pub(step.client, tx.number(at), step.point, step.payload)
+        life, number = tx.numbers[at]
+        pub = Pub(step.client, number, step.point, step.payload, life=life)
         hops: tuple[Hop, ...] = ()
         view = self.broker.versions.view()
         if step.kind == "pub":
@@ -663,7 +668,7 @@ class STx:
         def named(before: int) -> str:
             step = tx.steps[before]
             if step.kind in ("pub", "tcm"):
-                return f"{step.client}:{tx.number(before)}"
+                return tx.named(before)
             return f"{step.client}#{tx.operations[before].seq}"
 
         return tuple(named(before) for before in tx.steps[at].after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlay.identity import parse_name
 from proofs.checkers.anomalies import SPLIT_BY_RESTARTS, Anomaly
 from proofs.history import History, Tx
 
@@ -58,7 +59,9 @@ def _untold(history: History) -> Iterator[Anomaly]:
     assert history.clients is not None
     left = {client for client, _ in history.gone}
     for name, engine in history.clients.asked.items():
-        coordinator = name.rpartition(":")[0]
+        id = parse_name(name)
+        assert id is not None, name
+        coordinator = id[0]
         if coordinator in left or coordinator in history.clients.outcomes.get(name, {}):
             continue
         story = f"{coordinator} was never told how {name} ended"

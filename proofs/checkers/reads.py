@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlay.identity import parse_name
 from proofs.checkers.anomalies import ISOLATED, Anomaly
 from proofs.checkers.conflicts import Conflicts, Edge, Unit
 from proofs.checkers.replay import Looked, Replay
@@ -133,9 +134,11 @@ def _back_again(history: History, conflicts: Conflicts) -> Iterator[Anomaly]:
             tx = history.txs[writer.name]
             if tx.engine not in VERSIONED and tx.engine not in ISOLATED:
                 continue  # Of what is not versioned, a later one may fall before at another broker.
-            client, _, number = reader.name.rpartition(":")
-            whose = (writer.name, client, reader.life)
-            sides.setdefault(whose, []).append((int(number), edge.seen, edge))
+            named = parse_name(reader.name)
+            assert named is not None, reader.name
+            client, life, number = named
+            whose = (writer.name, client, life)
+            sides.setdefault(whose, []).append((number, edge.seen, edge))
             break
     for (name, client, _), seen in sides.items():
         after: Edge | None = None

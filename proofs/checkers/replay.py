@@ -21,7 +21,7 @@ from proofs.history import VERSIONED, Event, History, Row, Tx, Word, box, point,
 
 def version(name: str) -> Version:
     """A transaction's name as entries are marked with it."""
-    return name, 0
+    return name, 0, 0
 
 
 class View:
@@ -274,7 +274,7 @@ class Replay:
                         kind,
                         record.filter,
                         entry.hop,
-                        tuple(tx for tx, _ in (*marks, *entry.removed_by)),
+                        tuple(tx for tx, _, _ in (*marks, *entry.removed_by)),
                     )
                 )
         return found

@@ -47,7 +47,7 @@ SUB = step(
     source="@A",
     outcome="+",
 )
-PUB = step(2, "match", op_id="E:1", op_kind="pub", client="E", filter="[x,4]", source="@E")
+PUB = step(2, "match", op_id="E:0:1", op_kind="pub", client="E", filter="[x,4]", source="@E")
 
 WORD = {"number": 1, "op_kind": "sub", "filter": "[x,>=,3]", "node": "B1"}
 
@@ -59,7 +59,7 @@ WORD = {"number": 1, "op_kind": "sub", "filter": "[x,>=,3]", "node": "B1"}
             replay,
             ([SUB, PUB], ("d-tx",)),
             [
-                Found("r", "B1", "verdict", "divergence", "", "E:1"),
+                Found("r", "B1", "verdict", "divergence", "", "E:0:1"),
                 Found(
                     "r",
                     "B1",

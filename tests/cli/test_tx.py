@@ -90,7 +90,7 @@ def _look(shell: Shell, engine: str, name: str) -> None:
     assert told["brokers"][2]["waits_for"] == "D to finish what a tcm asked for"
     shown = shell.ok("tx", "show", name)
     assert "B1 decides it" in shown and "D to finish what a tcm asked for" in shown
-    assert f"open: {name}" in shell.refused("tx", "show", "E:999")
+    assert f"open: {name}" in shell.refused("tx", "show", "E:1:999")
 
     # Of the brokers that are asked, B3 does not decide it.
     at = overlay(shell).broker("B3").address
@@ -115,7 +115,7 @@ def _look_back(shell: Shell, engine: str, name: str) -> None:
     assert [(line["broker"], line["status"], line["code"]) for line in ended] == [
         ("B1", "aborted", "operator")
     ]
-    assert f"open: {name}" not in shell.refused("tx", "show", "E:999")
+    assert f"open: {name}" not in shell.refused("tx", "show", "E:1:999")
 
 
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni", "s-tx"])
@@ -164,8 +164,8 @@ def test_nothing_open_is_said_to_people_only(shell: Shell) -> None:
     [
         (("tx", "show", "E"), "'E' names no transaction"),
         (("tx", "abort", "E:x"), "'E:x' names no transaction"),
-        (("tx", "show", "E:17"), "no broker knows of a transaction E:17; open: none"),
-        (("tx", "abort", "E:17"), "no broker knows of a transaction E:17"),
+        (("tx", "show", "E:1:17"), "no broker knows of a transaction E:1:17; open: none"),
+        (("tx", "abort", "E:1:17"), "no broker knows of a transaction E:1:17"),
         (("tx", "ls", "--overlay", "four"), "no overlay called four"),
         (("tx", "ls", "--overlay", "three", "--at", "h:1"), "--at says it all"),
     ],
@@ -184,5 +184,5 @@ def test_a_broker_that_does_not_answer_fails_the_check(shell: Shell) -> None:
         assert f"{silent} does not answer" in some.stderr
         none = shell.run("tx", "ls", "--at", silent)
         assert none.exit_code == 1 and "no broker answers" in none.stderr
-        missing = shell.run("tx", "show", "E:17", "--at", silent, "--at", at)
+        missing = shell.run("tx", "show", "E:1:17", "--at", silent, "--at", at)
         assert missing.exit_code == 1 and "there may be more" in missing.stderr

@@ -115,7 +115,7 @@ def test_an_unsubscription_of_another_counts_for_a_call_that_is_answered_later()
     """Though it seemed to take nothing from anything when it came."""
     held = holdings()
     held.ask(1, "sub", X1, "a")
-    held.commit(("D", 1), [Change("usub", P1, 6)], drains=False)
+    held.commit(("D", 0, 1), [Change("usub", P1, 6)], drains=False)
     assert held.callbacks(AT_X1) == ["a"]
     held.settle(1, 5)
     assert held.callbacks(AT_X1) == [] and lines(held) == []
@@ -233,7 +233,7 @@ def test_nothing_is_kept_of_what_has_passed() -> None:
     for call in range(1, 400, 2):
         held.ask(call, "sub", X1, f"callback {call}")
         held.settle(call, call)
-        tx = ("T", call)
+        tx = ("T", 0, call)
         held.listen(tx, call, P1, "another")
         held.commit(tx, [Change("usub", P1, call + 1)], drains=True)
         assert held.callbacks(AT_X1, [tx]) == [f"callback {call}"]

@@ -53,7 +53,8 @@ def test_the_overlay_is_at_rest_when_a_call_returns() -> None:
     a1.send(Operation(2, "sub", "A1", 2, P1))
     e.send(Operation(2, "adv", "E", 2, P1))
     e.send(Pub("E", 3, {"class": "p1"}))
-    assert hears.heard[1:] == [Done(2, number=1), Pub("E", 3, {"class": "p1"})]
+    life = brokers.brokers["B3"].life_of(client_hop("E"))  # type: ignore[index]
+    assert hears.heard[1:] == [Done(2, number=1), Pub("E", 3, {"class": "p1"}, life=life)]
     assert len(brokers.brokers["B1"].routing.prt) == 1  # type: ignore[index]
 
 

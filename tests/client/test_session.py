@@ -282,7 +282,7 @@ def test_a_publication_is_a_notification() -> None:
 def test_a_payload_that_is_no_json_says_whose() -> None:
     (event,) = joined().receive(Pub("E", 9, {"class": "p1"}, b"{"))
     assert isinstance(event, Notification)
-    with pytest.raises(ValueError, match="the payload of E:9"):
+    with pytest.raises(ValueError, match="the payload of E:0:9"):
         event.json()
 
 

@@ -194,8 +194,17 @@ def test_a_client_gets_its_own_publication_if_it_asked_for_it() -> None:
     joined(core, "A1")
     tell(core, "@A1", op("adv", "A1", 2, ALL))
     tell(core, "@A1", op("sub", "A1", 3, ALL))
-    pub = Pub("A1", 4, {"class": "p1"})
+    pub = Pub("A1", 4, {"class": "p1"}, life=core.life_of(Hop("@A1")))
     assert sent(tell(core, "@A1", pub)) == [(("@A1",), pub)]
+
+
+def test_a_publication_without_a_life_gets_that_of_its_client() -> None:
+    core = broker()
+    joined(core, "A1")
+    tell(core, "@A1", op("adv", "A1", 2, ALL))
+    tell(core, "@A1", op("sub", "A1", 3, ALL))
+    [(_, pub)] = sent(tell(core, "@A1", Pub("A1", 4, {"class": "p1"})))
+    assert pub.life == core.life_of(Hop("@A1")) > 0
 
 
 @pytest.mark.parametrize(
@@ -349,7 +358,8 @@ def test_what_a_former_life_was_asked_counts_as_done() -> None:
     ("source", "message"),
     [
         ("@D", Pub("E", 1, {"class": "p1"})),
-        ("@D", Pub("D", 1, {"class": "p1"}, b"", (("T", 1),))),
+        ("@D", Pub("D", 1, {"class": "p1"}, b"", (("T", 0, 1),))),
+        ("@D", Pub("D", 1, {"class": "p1"}, life=7)),
         ("@D", op("sub", "E", 2, X)),
         ("@D", Leave(0, "D", "B2")),
         ("@D", Join(1, "D", "")),

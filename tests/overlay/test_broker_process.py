@@ -155,7 +155,7 @@ def test_secret_trace_and_log_file(tmp_path: Path) -> None:
         client.operate("adv", Filter(x=1))
         client.operate("sub", Filter(x=1))
         client.send(Pub("c", 1, {"x": 1}))
-        assert client.receive() == Pub("c", 1, {"x": 1})
+        assert client.receive() == Pub("c", 1, {"x": 1}, life=client.life)
         client.cut()
         process.terminate()
         assert process.wait(PATIENCE_S) == 0

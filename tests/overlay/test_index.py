@@ -181,7 +181,7 @@ def test_nor_where_points_go_together() -> None:
 SOME_NUMBERS: list[Value] = [-1, 0, 0.5, 1, 2, 7, 2**53 + 1, 1e300]
 SOME_STRINGS: list[Value] = ["", "a", "ab", "ac", "b"]
 NAMES = ["a", "b", "c"]
-VERSIONS: list[Version] = [("t", 1), ("t", 2), ("u", 1)]
+VERSIONS: list[Version] = [("t", 0, 1), ("t", 0, 2), ("u", 0, 1)]
 T1, T2 = VERSIONS[:2]
 
 values = st.one_of(*map(st.sampled_from, (SOME_NUMBERS, SOME_STRINGS, BOOLEANS)))

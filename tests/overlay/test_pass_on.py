@@ -14,6 +14,7 @@ from overlay.broker import Broker
 from overlay.effects import Effect, Send
 from overlay.errors import PeerError
 from overlay.filters import Filter, ge, present
+from overlay.identity import SALT_BITS
 from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub
 from overlay.space import Entry
 
@@ -21,7 +22,10 @@ NEIGHBOURS: Final = ("A", "B")
 CLIENTS: Final = ("p", "q")
 SOURCES: Final = (*NEIGHBOURS, "@p", "@p", "@p", "@q", "@stranger")
 
-VERSION: Final = ("tx", 1)
+VERSION: Final = ("tx", 0, 1)
+
+#: Which lives the clients of `core` live, in the order of their joins.
+LIVES: Final = {"p": 1 << SALT_BITS, "q": 2 << SALT_BITS}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,7 +97,18 @@ filters = st.one_of(
 
 def publications(client: st.SearchStrategy[str]) -> st.SearchStrategy[Pub]:
     hidden = st.sampled_from([(), (), (), (), (), (VERSION,)])
-    return st.builds(Pub, client, st.just(1), points, hidden=hidden)
+    whose = client.flatmap(lambda name: st.tuples(st.just(name), lives(name)))
+
+    def made(whose: tuple[str, int], point: Any, hidden: Any) -> Pub:
+        return Pub(whose[0], 1, point, hidden=hidden, life=whose[1])
+
+    return st.builds(made, whose, points, hidden)
+
+
+def lives(client: str) -> st.SearchStrategy[int]:
+    """Mostly the one that it lives."""
+    own = LIVES.get(client, 0)
+    return st.sampled_from([own, own, own, own, own, 0, 7])
 
 
 @st.composite
@@ -166,7 +181,10 @@ def test_what_goes_the_same_way_is_one_run() -> None:
     made = core()
     subscribed(made, "A", Filter(cls="x"))
     subscribed(made, "B", Filter(cls="y"))
-    said: list[AnyMessage] = [Pub("p", n, {"cls": "xy"[n // 3 % 2], "n": n}) for n in range(9)]
+    life = made.life_of(Hop("@p"))
+    said: list[AnyMessage] = [
+        Pub("p", n, {"cls": "xy"[n // 3 % 2], "n": n}, life=life) for n in range(9)
+    ]
     assert made.pass_on(Hop("@p"), said) == [(("A",), 3), (("B",), 3), (("A",), 3)]
     assert made.pass_on(Hop("@p"), said, 4) == [(("B",), 2), (("A",), 3)]
     # Not back to where they came from.
@@ -176,10 +194,13 @@ def test_what_goes_the_same_way_is_one_run() -> None:
 def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
     made = core()
     subscribed(made, "A", Filter(cls="x"))
-    good, bad = Pub("p", 1, {"cls": "x", "n": 1}), Pub("p", 2, {"cls": "x", "n": float("inf")})
+    life = made.life_of(Hop("@p"))
+    good = Pub("p", 1, {"cls": "x", "n": 1}, life=life)
+    bad = Pub("p", 2, {"cls": "x", "n": float("inf")}, life=life)
     assert made.pass_on(Hop("@p"), [good, bad, good]) == [(("A",), 1)]
     assert made.pass_on(Hop("@p"), [good, bad, good], 1) == []
     assert made.pass_on(Hop("@p"), [good, Done(1), good]) == [(("A",), 1)]
+    assert made.pass_on(Hop("@p"), [Pub("p", 1, good.point)]) == []  # It lacks its life.
     assert made.pass_on(Hop("@q"), [Pub("q", 1, {"cls": "x"})]) == []  # Advertised nothing.
     made.versions.begin(VERSION)
     assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]  # Nobody can commit it yet.
@@ -188,6 +209,6 @@ def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
     assert made.pass_on(Hop("B"), [good]) == [(("A",), 1)]
     made.versions.commit(VERSION)
     assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]
-    stamped = Pub("p", 1, good.point, hidden=(VERSION,))
+    stamped = Pub("p", 1, good.point, hidden=(VERSION,), life=life)
     assert made.pass_on(Hop("B"), [good, stamped]) == [(("A",), 1)]
     assert core(trace=True).pass_on(Hop("B"), [good]) == []

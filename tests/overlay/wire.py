@@ -166,6 +166,8 @@ class RawClient:
         self.link = Link(incarnation or secrets.token_hex(4))
         self.socket: socket.socket | None = None
         self.seq = 0
+        #: Which life of the client this is; known when it has joined.
+        self.life = 0
 
     def dial(self, port: int) -> socket.socket:
         """Connect, and say nothing."""
@@ -259,7 +261,7 @@ class RawClient:
 
     def publish(self, *numbers: int, **point: Any) -> None:
         """Publish one event a number."""
-        self.send(*[Pub(self.name, n, {**point, "n": n}) for n in numbers])
+        self.send(*[Pub(self.name, n, {**point, "n": n}, life=self.life) for n in numbers])
 
     def numbers(self, count: int) -> list[int]:
         """The numbers of the next so many publications."""

@@ -10,6 +10,8 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from overlay.identity import Lives
+from overlay.messages import BrokerName
 from overlay.simulator import Tape
 from overlay.trace import Record
 from padres_tx.wire import Step
@@ -20,6 +22,7 @@ from proofs.history import Clients, History, Row
 from proofs.judge import Judge
 from proofs.workload import FAULTS, SPACE, Run, Shape
 from proofs.world import World
+from tests.transactions.one_broker import OneLife
 
 P = "[class,eq,'p']"
 X1 = "[class,'p'],[x,1]"
@@ -72,16 +75,16 @@ class Script:
             source = node.name
 
     def publish(self, number: int, **fields: Any) -> None:
-        what = {"op_id": f"E:{number}", "op_kind": "pub", "client": "E", "filter": X1, **fields}
+        what = {"op_id": f"E:0:{number}", "op_kind": "pub", "client": "E", "filter": X1, **fields}
         self.b1("publish", source="@E", **what)
         self.b1("match", source="@E", dests=("B2",), **what)
         self.b2("match", source="B1", dests=("@D",), **what)
 
     def deliver(self, number: int, **fields: Any) -> None:
-        what = {"op_id": f"E:{number}", "op_kind": "pub", "client": "E", "filter": X1, **fields}
+        what = {"op_id": f"E:0:{number}", "op_kind": "pub", "client": "E", "filter": X1, **fields}
         self.b2("deliver", source="B1", dests=("@D",), **what)
 
-    def tx(self, kind: str, outcome: str = "", *nodes: Node, tx: str = "E:9") -> None:
+    def tx(self, kind: str, outcome: str = "", *nodes: Node, tx: str = "E:0:9") -> None:
         for node in nodes or (self.b1, self.b2):
             source, dests = ("@E", ("B2",)) if node is self.b1 else ("B1", ())
             node(kind, tx=tx, engine="d-tx", source=source, dests=dests, outcome=outcome)
@@ -90,7 +93,7 @@ class Script:
         return [one.kind for one in check(History(self.records, **known))]
 
 
-WHOSE = {"tx": "E:9", "engine": "d-tx"}
+WHOSE = {"tx": "E:0:9", "engine": "d-tx"}
 
 
 def test_a_plain_run_is_clean() -> None:
@@ -155,7 +158,7 @@ def test_what_a_client_was_told_is_an_outcome() -> None:
     script.tx("decide", "committed")
     script.tx("end", "committed")
     clients = Clients()
-    clients.outcomes["E:9"] = {"E": True, "D": False}
+    clients.outcomes["E:0:9"] = {"E": True, "D": False}
     assert script.kinds(clients=clients) == ["split"]
 
 
@@ -169,7 +172,7 @@ def test_no_outcome() -> None:
 def test_a_coordinator_that_is_never_told() -> None:
     script = Script()
     clients = Clients()
-    clients.asks("d-tx", ("E", 7))
+    clients.asks("d-tx", ("E", 0, 7))
     assert script.kinds(clients=clients) == ["undecided"]
 
 
@@ -186,8 +189,36 @@ def test_a_client_that_got_something_twice_says_so() -> None:
     script.publish(1)
     script.deliver(1)
     clients = Clients()
-    clients.received["D"] = ["E:1", "E:1"]
+    clients.received["D"] = ["E:0:1", "E:0:1"]
     assert script.kinds(clients=clients) == ["duplicate"]
+
+
+def come_back(lives: Lives | None = None) -> list[Kind]:
+    """E publishes, leaves, comes back and publishes again, with the same numbers; the anomalies."""
+    world = World(nx.Graph([("B1", "B2")]), Tape(seed=1).choose)
+    world.join("D", "B2")
+    world.plain("D", "sub", SPACE)
+    for _ in range(2):
+        if lives is not None:
+            world.sim.brokers[BrokerName("B1")].lives = lives
+        world.numbers["E"] = 0
+        world.join("E", "B1")
+        world.plain("E", "adv", SPACE)
+        world.sim.run()
+        world.publish("E", {"class": "p", "x": 1})
+        world.sim.run()
+        world.crash("E")
+        world.sim.run()
+    assert [pub.seq for pub in world.got["D"]] == [3, 3]
+    return [one.kind for one in check(History.from_simulator(world.sim, world.clients))]
+
+
+def test_publications_of_two_lives_are_told_apart() -> None:
+    assert come_back() == []
+
+
+def test_a_life_that_is_issued_twice_shows() -> None:
+    assert "duplicate" in come_back(OneLife())
 
 
 def test_a_client_that_did_not_get_what_it_was_handed() -> None:
@@ -224,7 +255,7 @@ def test_two_operations_out_of_order() -> None:
     script = Script()
     script.tx("begin")
     script.say("E", "sub", 2, script.b1, outcome="+", **WHOSE)
-    what = {"op_id": "E:3", "op_kind": "pub", "client": "E", "filter": X1, **WHOSE}
+    what = {"op_id": "E:0:3", "op_kind": "pub", "client": "E", "filter": X1, **WHOSE}
     script.b1("publish", source="@E", after=("E#2",), **what)
     script.b2("match", source="B1", dests=("@D",), **what)
     script.b2("apply", source="B1", op_id="E#2", op_kind="sub", client="E", filter=P, **WHOSE)
@@ -235,17 +266,17 @@ def test_two_operations_out_of_order() -> None:
 
 def test_routing_on_what_is_not_committed() -> None:
     script = Script()
-    for name in ("E:8", "E:9"):
+    for name in ("E:0:8", "E:0:9"):
         script.tx("begin", tx=name)
-    script.b2("apply", tx="E:8", engine="d-tx", op_id="D#2", op_kind="usub", client="D", filter=P,
+    script.b2("apply", tx="E:0:8", engine="d-tx", op_id="D#2", op_kind="usub", client="D", filter=P,
               source="@D", outcome="-1")  # fmt: skip
-    what = {"op_id": "E:1", "op_kind": "pub", "client": "E", "filter": X1, **WHOSE}
+    what = {"op_id": "E:0:1", "op_kind": "pub", "client": "E", "filter": X1, **WHOSE}
     script.b1("publish", source="@E", **what)
     script.b1("match", source="@E", dests=("B2",), **what)
-    script.b2("match", source="B1", version="E:8", **what)
-    script.tx("decide", "aborted", tx="E:8")
+    script.b2("match", source="B1", version="E:0:8", **what)
+    script.tx("decide", "aborted", tx="E:0:8")
     script.tx("decide", "committed")
-    for name, outcome in (("E:8", "aborted"), ("E:9", "committed")):
+    for name, outcome in (("E:0:8", "aborted"), ("E:0:9", "committed")):
         script.tx("end", outcome, tx=name)
     assert script.kinds() == ["dirty"]
 
@@ -256,15 +287,15 @@ def hand_over(script: Script, *, one_sided: bool) -> None:
     for node, source, dests in ((script.b2, "@D", ("B1",)), (script.b1, "B2", ())):
         node("apply", op_id="D#2", op_kind="usub", client="D", filter=P, source=source,
              dests=dests, outcome="-1", **WHOSE)  # fmt: skip
-    what = {"op_id": "E:1", "op_kind": "pub", "client": "E", "filter": X1}
+    what = {"op_id": "E:0:1", "op_kind": "pub", "client": "E", "filter": X1}
     script.b1("publish", source="@E", **what)
     script.b1("match", source="@E", dests=("B2",), **what)
     script.tx("decide", "committed")
     if one_sided:
-        script.b2("match", source="B1", dests=("@D",), version="-E:9", **what)
+        script.b2("match", source="B1", dests=("@D",), version="-E:0:9", **what)
         script.b2("deliver", source="B1", dests=("@D",), **what)
     else:
-        script.b2("match", source="B1", version="E:9", **what)
+        script.b2("match", source="B1", version="E:0:9", **what)
     script.tx("end", "committed")
 
 
@@ -278,32 +309,32 @@ def test_a_plain_publication_on_both_sides_is_lost() -> None:
     script = Script()
     hand_over(script, one_sided=False)
     (anomaly,) = check(History(script.records))
-    assert (anomaly.kind, anomaly.engine, anomaly.tx) == ("handover", "d-tx", "E:9")
-    assert "on both sides of E:9" in anomaly.story
+    assert (anomaly.kind, anomaly.engine, anomaly.tx) == ("handover", "d-tx", "E:0:9")
+    assert "on both sides of E:0:9" in anomaly.story
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_two_transactions_that_miss_each_other(number: int) -> None:
     """{sub} and {adv} of the same events, each unseen by the other: write skew."""
     script = Script()
-    script.tx("begin", tx="E:8")
+    script.tx("begin", tx="E:0:8")
     if number == 2:
-        script.tx("begin", tx="E:9")
+        script.tx("begin", tx="E:0:9")
     for node, source in ((script.b1, "@E"), (script.b2, "B1")):
-        node("apply", tx="E:8", engine="d-tx", op_id="E#2", op_kind="adv", client="E",
+        node("apply", tx="E:0:8", engine="d-tx", op_id="E#2", op_kind="adv", client="E",
              filter="[class,eq,'q']", source=source, outcome="+")  # fmt: skip
     if number == 1:
-        script.tx("decide", "committed", tx="E:8")
-        script.tx("begin", tx="E:9")
-    version = "E:8" if number == 1 else ""
+        script.tx("decide", "committed", tx="E:0:8")
+        script.tx("begin", tx="E:0:9")
+    version = "E:0:8" if number == 1 else ""
     script.b2("apply", op_id="D#2", op_kind="sub", client="D", filter="[class,eq,'q']", source="@D",
               outcome="+", dests=("B1",), version=version, **WHOSE)  # fmt: skip
     script.b1("apply", op_id="D#2", op_kind="sub", client="D", filter="[class,eq,'q']", source="B2",
               outcome="+", version=version, **WHOSE)  # fmt: skip
     if number == 2:
-        script.tx("decide", "committed", tx="E:8")
+        script.tx("decide", "committed", tx="E:0:8")
     script.tx("decide", "committed")
-    for name in ("E:8", "E:9"):
+    for name in ("E:0:8", "E:0:9"):
         script.tx("end", "committed", tx=name)
     assert script.kinds() == ([] if number == 1 else ["cycle"])
 

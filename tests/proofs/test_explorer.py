@@ -112,7 +112,7 @@ def test_whatever_differs_makes_another_state() -> None:
 def test_marks_on_entries_make_another_state() -> None:
     one, other = broker(), broker()
     space = other.routing.srt[Hop("B2")]
-    space.mark_removed(next(iter(space)), ("E", 1))
+    space.mark_removed(next(iter(space)), ("E", 0, 1))
     assert canonical(one) != canonical(other)
 
 
@@ -160,7 +160,7 @@ def test_the_same_states_whatever_the_hash_seed() -> None:
 def test_the_command_prints_the_shortest_story() -> None:
     outcome = CliRunner().invoke(command, ["compensation", "--rules", "paper"])
     assert outcome.exit_code == 1
-    assert "   1. C to B1: begin C:2" in outcome.output
+    assert "   1. C to B1: begin C:1:2" in outcome.output
     assert "ghost: PRT of B1: C's sub([class,eq,'x']) from @C should not be there" in outcome.output
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from overlay.broker import Broker
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.filters import Filter, Value
+from overlay.identity import Lives
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -56,6 +57,13 @@ class Said(NamedTuple):
     message: Any
 
 
+class OneLife(Lives):
+    """Lets all clients live their first life, which is 0: what is tried does not depend on it."""
+
+    def issue(self, now: float) -> int:
+        return 0
+
+
 class OneBroker:
     """The broker B2; `engine` is the one that is spoken to."""
 
@@ -68,6 +76,7 @@ class OneBroker:
             engines=all_engines(),
             trace=True,
         )
+        self.broker.lives = OneLife()
         self.timers: dict[str, float] = {}
         self.records: list[Record] = []
         self.closed: list[str] = []
@@ -176,7 +185,7 @@ class OneBroker:
         self, client: str, *steps: Step, commit: bool = False, **terms: Any
     ) -> tuple[TxID, list[Said]]:
         """The same, with what was said."""
-        tx = (client, self._number(client))
+        tx = (client, 0, self._number(client))
         said = self.say(client, Begin(tx, terms.pop("deadline_s", DEADLINE_S), **terms))
         said += self.operate(tx, *steps)
         if commit:
@@ -195,7 +204,7 @@ class OneBroker:
 
     def submit(self, client: str, *steps: Step, **terms: Any) -> tuple[TxID, list[Said]]:
         """A static transaction of a client that is here."""
-        tx = (client, self._number(client))
+        tx = (client, 0, self._number(client))
         return tx, self.say(client, Submit(tx, terms.pop("deadline_s", DEADLINE_S), steps))
 
     def acknowledged(self, said: Iterable[Said]) -> list[Said]:

@@ -68,9 +68,9 @@ def test_an_unknown_transaction(engine: str) -> None:
     one = alone(engine)
     before = one.tables()
     step = Step("E", "sub", Q)
-    for message in (Operate(("E", 99), 0, 1, step), Commit(("E", 99)), Abort(("E", 99))):
+    for message in (Operate(("E", 0, 99), 0, 1, step), Commit(("E", 0, 99)), Abort(("E", 0, 99))):
         assert codes(one.say("E", message), "E") == ["unknown"]
-    assert codes(one.say("D", Finish(("E", 99), 4)), "D") == ["unknown"]
+    assert codes(one.say("D", Finish(("E", 0, 99), 4)), "D") == ["unknown"]
     assert one.tables() == before and one.at_rest
 
 
@@ -141,9 +141,9 @@ def test_begun_twice_under_one_name(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 def test_begun_in_anothers_name(engine: str) -> None:
     one = alone(engine)
-    begin = Submit(("D", 5), 9.0, (Step("D", "usub", P),)) if engine == "s-tx" else None
-    with pytest.raises(PeerError, match="cannot begin D:5"):
-        one.say("E", begin or Begin(("D", 5), 9.0))
+    begin = Submit(("D", 0, 5), 9.0, (Step("D", "usub", P),)) if engine == "s-tx" else None
+    with pytest.raises(PeerError, match="cannot begin D:0:5"):
+        one.say("E", begin or Begin(("D", 0, 5), 9.0))
     assert one.at_rest
 
 
@@ -307,12 +307,12 @@ def test_half_of_a_message_and_one_with_other_types(engine: str) -> None:
     """Good messages, cut short or with a byte changed: an error or an answer, never a crash."""
     step = Step("E", "sub", P)
     good = [
-        Begin(("E", 50), 30.0),
-        Operate(("E", 50), 0, 1, step),
-        Finish(("E", 50), 1),
-        Commit(("E", 50)),
-        Abort(("E", 50)),
-        Submit(("E", 51), 30.0, (step,)),
+        Begin(("E", 0, 50), 30.0),
+        Operate(("E", 0, 50), 0, 1, step),
+        Finish(("E", 0, 50), 1),
+        Commit(("E", 0, 50)),
+        Abort(("E", 0, 50)),
+        Submit(("E", 0, 51), 30.0, (step,)),
     ]
     draw = random.Random(2)
     for message in good:
@@ -331,7 +331,7 @@ def test_half_of_a_message_and_one_with_other_types(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 def test_a_client_that_speaks_as_a_broker(engine: str) -> None:
     one = alone(engine)
-    tx = ("E", 1)
+    tx = ("E", 0, 1)
     messages = [Init(tx, 1), Op(tx, 1), Acked(tx, 1), Prepare(tx), Decide(tx, True)]
     if engine == "s-tx":
         messages = [
@@ -349,14 +349,14 @@ def test_a_client_that_speaks_as_a_broker(engine: str) -> None:
 def test_a_broker_that_speaks_as_a_client(engine: str) -> None:
     one = OneBroker(engine)
     with pytest.raises(PeerError, match="may not say"):
-        one.raw("B1", from_client.encode(Commit(("E", 1))))
+        one.raw("B1", from_client.encode(Commit(("E", 0, 1))))
 
 
 @pytest.mark.parametrize("engine", DECIDED)
 def test_a_client_that_has_not_joined(engine: str) -> None:
     one = alone(engine)
     with pytest.raises(PeerError, match="in the name of"):
-        one.say("Nobody", Commit(("Nobody", 1)))
+        one.say("Nobody", Commit(("Nobody", 0, 1)))
 
 
 def test_an_engine_that_the_broker_does_not_have() -> None:
@@ -367,20 +367,22 @@ def test_an_engine_that_the_broker_does_not_have() -> None:
 
 def test_the_wrong_half_for_an_engine() -> None:
     with pytest.raises(PeerError, match="d-tx takes no Submit"):
-        alone("d-tx").say("E", Submit(("E", 9), 9.0, (Step("E", "sub", P),)))
+        alone("d-tx").say("E", Submit(("E", 0, 9), 9.0, (Step("E", "sub", P),)))
     with pytest.raises(PeerError, match="s-tx takes no Begin"):
-        alone("s-tx").say("E", Begin(("E", 9), 9.0))
+        alone("s-tx").say("E", Begin(("E", 0, 9), 9.0))
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_a_broker_that_speaks_for_a_transaction_that_is_not_behind_it(engine: str) -> None:
     one = OneBroker(engine)
     one.behind("B1", "F1")
-    one.hear("B1", Init(("F1", 1), 1))
-    with pytest.raises(PeerError, match="B3 does not decide F1:1"):
-        one.hear("B3", Decide(("F1", 1), True))
+    one.hear("B1", Init(("F1", 0, 1), 1))
+    with pytest.raises(PeerError, match="B3 does not decide F1:0:1"):
+        one.hear("B3", Decide(("F1", 0, 1), True))
     # Its neighbour may have been restarted, and then this broker knows of nothing: no.
-    assert [vote.code for vote in of_kind(one.hear("B3", Prepare(("F1", 1))), Vote)] == ["broker"]
+    assert [vote.code for vote in of_kind(one.hear("B3", Prepare(("F1", 0, 1))), Vote)] == [
+        "broker"
+    ]
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)

@@ -149,7 +149,7 @@ async def test_unknown_and_foreign_transactions(engine: str) -> None:
     async with cast() as (overlay, e, d, _):
         before = tables(overlay)
         mine = await e.beginTX(engine)
-        for client, name in ((e, "E:999"), (e, "nonsense"), (e, ""), (e, None), (d, mine)):
+        for client, name in ((e, "E:0:999"), (e, "nonsense"), (e, ""), (e, None), (d, mine)):
             with pytest.raises(UnknownTransaction):
                 client.txSub(name, P1)  # type: ignore[arg-type]
             for end in (client.commitTX, client.abortTX):

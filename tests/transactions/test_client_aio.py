@@ -66,7 +66,7 @@ async def test_the_names_of_table_2(engine: str) -> None:
         came: list[Any] = []
         a1.notify(lambda notification: came.append(notification["n"]))
         tx = await e.beginTX(engine, deadline_s=5)
-        assert re.fullmatch(r"E:\d+", tx)
+        assert re.fullmatch(r"E:\w+:\d+", tx)
         ops = None
         if engine == "s-tx":
             assign = {"class": "assign", "to": "A1", "x": "x1"}
@@ -289,10 +289,10 @@ async def test_mistakes_raise_at_the_call(engine: str) -> None:
         with pytest.raises(TransactionFinished):
             await e.abortTX(tx)
         with pytest.raises(UnknownTransaction):
-            e.txSub("E:99", P1)
-        with pytest.raises(UnknownTransaction, match=r"A1 takes no part in E:\d+"):
+            e.txSub("E:0:99", P1)
+        with pytest.raises(UnknownTransaction, match=r"A1 takes no part in E:\w+:\d+"):
             other = await e.beginTX(engine)
-            assert re.fullmatch(r"E:\d+", other)
+            assert re.fullmatch(r"E:\w+:\d+", other)
             a1.txSub(other, P1)
         with pytest.raises(UnknownTransaction):
             await a1.commitTX(other)
@@ -465,11 +465,11 @@ async def test_an_attempt_keeps_the_age_that_its_broker_has_given() -> None:
             if isinstance(message, wire.Begin):
                 return [wire.Began(message.tx, 50 if message.age == 40 else 40)]
             if isinstance(message, wire.Commit):
-                return [wire.Ended(message.tx, False, "conflict", "C:1 was first")]
+                return [wire.Ended(message.tx, False, "conflict", "C:0:1 was first")]
             return []
 
         broker.answer = lose
-        with pytest.raises(TransactionAborted, match="C:1 was first"):
+        with pytest.raises(TransactionAborted, match="C:0:1 was first"):
             async for tx in e.transaction("d-tx", retries=2):
                 async with tx:
                     tx.sub(P1)

@@ -56,7 +56,7 @@ def test_the_coordinator_pauses_between_its_operations() -> None:
     tx = half.begin("bl-wait", wait_s=0.25)
     first, events = half.transactions.operate(tx, 0, static.tcm(X1, b"hello"))
     pub = sent(events)
-    assert pub == Pub("E", pub.seq, {**X1, TCM_MARK: "bl-wait E:3"}, b"hello")
+    assert pub == Pub("E", pub.seq, {**X1, TCM_MARK: "bl-wait E:0:3"}, b"hello")
     assert events[1:] == [Did(tx, first), Wake(tx, 0.25)]
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     third, more = half.transactions.operate(tx, 0, static.pub(X1))
@@ -120,7 +120,7 @@ def test_an_abort_takes_nothing_back_but_what_was_not_sent() -> None:
     half.session.operate("usub", X1)
 
 
-def marked(name: str = "E:9", **more: Any) -> Notification:
+def marked(name: str = "E:0:9", **more: Any) -> Notification:
     return Notification("E", 10, {**X1, TCM_MARK: f"bl-wait {name}", **more}, b"hello")  # type: ignore[arg-type]
 
 
@@ -138,8 +138,8 @@ def test_who_takes_part_acts_at_once_and_it_is_over_when_its_handler_returns() -
     assert answer(half, operation) == [
         Did(tx, number),
         Decided(tx, tx.result),  # type: ignore[arg-type]
-        Applied("E:9"),
-        Drained("E:9"),
+        Applied("E:0:9"),
+        Drained("E:0:9"),
     ]
     assert tx.result is not None and tx.result.reason == UNSURE
     # The next tcm of the same transaction begins anew.
@@ -151,11 +151,11 @@ def test_one_that_came_again_is_forgotten_once(monkeypatch: pytest.MonkeyPatch) 
     """A second tcm is a second transaction of the name; the client broke when both were old."""
     monkeypatch.setattr("padres_tx.transactions.ENDED_LIMIT", 1)
     half = Half("D")
-    for name in ("E:9", "E:9", "E:10", "E:11"):
+    for name in ("E:0:9", "E:0:9", "E:0:10", "E:0:11"):
         called = half.transactions.notified(marked(name))
         assert called is not None and isinstance(called[0], Called)
         half.transactions.finish(called[0].tx, called[0].frame)
-    assert half.transactions.get(("E", 11)) and not half.transactions.get(("E", 9))
+    assert half.transactions.get(("E", 0, 11)) and not half.transactions.get(("E", 0, 9))
 
 
 def test_who_takes_part_has_nobody_to_tell_of_an_error() -> None:
@@ -163,7 +163,7 @@ def test_who_takes_part_has_nobody_to_tell_of_an_error() -> None:
     events = half.transactions.notified(marked())
     assert events is not None and isinstance(events[0], Called)
     refused, decided = half.transactions.finish(events[0].tx, events[0].frame, NO_HANDLER)
-    assert isinstance(refused, Refused) and str(refused.error) == f"E:9: {NO_HANDLER}"
+    assert isinstance(refused, Refused) and str(refused.error) == f"E:0:9: {NO_HANDLER}"
     assert isinstance(decided, Decided) and not decided.result.committed
 
 
@@ -172,11 +172,11 @@ def test_what_a_handler_raises_is_known_to_its_client() -> None:
     events = half.transactions.notified(marked())
     assert events is not None and isinstance(events[0], Called)
     (decided,) = half.transactions.finish(events[0].tx, events[0].frame, "no room")
-    assert isinstance(decided, Decided) and decided.result.reason.startswith("E:9: no room")
+    assert isinstance(decided, Decided) and decided.result.reason.startswith("E:0:9: no room")
 
 
 @pytest.mark.parametrize(
-    "mark", ["bl-wait", "bl-wait E", "bl-wait :1", "bl-wait E:x", "e-tx E:1", 3]
+    "mark", ["bl-wait", "bl-wait E", "bl-wait :1", "bl-wait E:x", "e-tx E:0:1", 3]
 )
 def test_what_is_no_mark_is_an_attribute(mark: object) -> None:
     half = Half("D")
@@ -252,7 +252,7 @@ async def test_a_receiver_without_a_handler_hears_of_it() -> None:
         async with e.transaction("bl-wait") as tx:
             tx.tcm({**X1, "n": 0})
         await quiet(d)
-        with pytest.raises(TransactionError, match=r"E:\d+: no handler for this tcm"):
+        with pytest.raises(TransactionError, match=r"E:\w+:\d+: no handler for this tcm"):
             await d.close()
 
 

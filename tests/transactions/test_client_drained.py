@@ -23,7 +23,7 @@ from padres_tx.peer import Connecting
 from padres_tx.session import Notification, Session
 from tests.transactions.client_cast import X1, BrokerByHand, asynchronous
 
-TX = ("C", 7)
+TX = ("C", 0, 7)
 
 #: What comes after the commit and was published before it.
 OLD = range(1, 6)
@@ -202,7 +202,7 @@ async def test_a_worker_can_close_in_on_drained_and_who_awaits_it_is_told() -> N
         await tx.drained
         while len(seen) < 7:
             await asyncio.sleep(0)
-        assert seen == [*OLD, "C:7", "closed"]
+        assert seen == [*OLD, "C:0:7", "closed"]
 
 
 @asynchronous

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from overlay.identity import parse_name
 from padres_tx import wire
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost, TransactionAborted
 from padres_tx.handles import Part
@@ -191,7 +192,7 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
         tx = await e.beginTX("d-tx", deadline_s=0.001)
         with pytest.raises(CallTimeout, match=f"for the outcome of {tx} in vain"):
             await e.commitTX(tx)
-        broker.tell(wire.Ended(("E", int(tx.partition(":")[2])), True))
+        broker.tell(wire.Ended(parse_name(tx) or ("", 0, 0), True))
         tx = await e.beginTX("d-tx")
         broker.answer = lambda message: [wire.Ended(message.tx, True)]
         with pytest.raises(CallTimeout, match=f"apply {tx}, which is committed"):
@@ -220,9 +221,9 @@ async def test_a_handler_does_not_wait_for_ever_when_nobody_tells_of_the_end(
 
         e.on_tcm(None, act)
         for n in (1, 2):
-            broker.tell(wire.Tcm(("C", n), 1, "C", n, {**X1, "n": n}, b""))
+            broker.tell(wire.Tcm(("C", 0, n), 1, "C", n, {**X1, "n": n}, b""))
         await next_one.wait()
-        assert "for an operation of C:1 in vain" in str(raised[0])
+        assert "for an operation of C:0:1 in vain" in str(raised[0])
 
 
 @asynchronous

@@ -96,9 +96,9 @@ def test_a_transaction_is_named_by_its_client_and_a_number_of_its_own() -> None:
     half = Half()
     half.plain("adv", P1)
     tx, events = half.transactions.begin("d-tx", deadline_s=5)
-    assert tx.name == "E:3" and tx.id == ("E", 3)
-    assert said(events) == [wire.Begin(("E", 3), 5.0)]
-    assert half.transactions.find("E:3") is tx
+    assert tx.name == "E:0:3" and tx.id == ("E", 0, 3)
+    assert said(events) == [wire.Begin(("E", 0, 3), 5.0)]
+    assert half.transactions.find("E:0:3") is tx
     assert half.session.publish(AT_X1).seq == 4, "one numbering serves everything"
 
 
@@ -122,17 +122,20 @@ def test_the_commit_is_asked_for_once_and_ends_it() -> None:
     tx = half.begin()
     assert said(half.transactions.commit(tx)) == [wire.Commit(tx.id)]
     for act in (half.transactions.commit, lambda tx: half.do(tx, static.sub(X1))):
-        with pytest.raises(TransactionFinished, match="E:2 is committing already"):
+        with pytest.raises(TransactionFinished, match="E:0:2 is committing already"):
             act(tx)
-    result = Result("E:2", "d-tx", "committed")
+    result = Result("E:0:2", "d-tx", "committed")
     assert half.told(wire.Ended(tx.id, True)) == [Decided(tx, result)]
     assert tx.result == result and tx.result.committed
     for act in (half.transactions.commit, half.transactions.abort):
         with pytest.raises(TransactionFinished, match="ended already"):
             act(tx)
-    with pytest.raises(TransactionFinished, match="E:2 is committed already"):
+    with pytest.raises(TransactionFinished, match="E:0:2 is committed already"):
         half.do(tx, static.sub(X1))
-    assert half.told(wire.Applied(tx.id), wire.Drained(tx.id)) == [Applied("E:2"), Drained("E:2")]
+    assert half.told(wire.Applied(tx.id), wire.Drained(tx.id)) == [
+        Applied("E:0:2"),
+        Drained("E:0:2"),
+    ]
 
 
 def test_an_abort_can_overtake_a_commit_that_was_asked_for() -> None:
@@ -151,13 +154,15 @@ def test_an_abort_can_overtake_a_commit_that_was_asked_for() -> None:
 def test_what_others_have_aborted_is_told_once_and_then_finished() -> None:
     half = Half()
     tx = half.begin()
-    half.told(wire.Ended(tx.id, False, "conflict", "conflicts with C:7 on [class,eq,'p1']"))
+    half.told(wire.Ended(tx.id, False, "conflict", "conflicts with C:0:7 on [class,eq,'p1']"))
     for _ in range(2):
-        with pytest.raises(TransactionAborted, match="E:2 was aborted: conflicts with C:7") as lost:
+        with pytest.raises(
+            TransactionAborted, match="E:0:2 was aborted: conflicts with C:0:7"
+        ) as lost:
             half.do(tx, static.sub(X1))
         assert lost.value.code == "conflict"
     assert half.transactions.commit(tx) == [], "there is a result already"
-    with pytest.raises(TransactionFinished, match="E:2 is aborted already"):
+    with pytest.raises(TransactionFinished, match="E:0:2 is aborted already"):
         half.do(tx, static.sub(X1))
 
 
@@ -167,7 +172,7 @@ def test_the_age_of_an_attempt_is_kept_for_the_next() -> None:
     half.told(wire.Began(tx.id, 17))
     assert tx.age == 17
     _, events = half.transactions.begin("d-tx", age=17)
-    assert said(events) == [wire.Begin(("E", 3), transactions.DEADLINE_S, 17)]
+    assert said(events) == [wire.Begin(("E", 0, 3), transactions.DEADLINE_S, 17)]
 
 
 # --- what the caller gets wrong ---
@@ -176,12 +181,12 @@ def test_the_age_of_an_attempt_is_kept_for_the_next() -> None:
 def test_unknown_and_foreign_transactions_are_told_apart() -> None:
     half = Half()
     for name, reason in (
-        ("E:9", "no transaction of ours, or has ended long ago"),
-        ("F:9", "E takes no part in F:9, which is F's"),
+        ("E:0:9", "no transaction of ours, or has ended long ago"),
+        ("F:0:9", "E takes no part in F:0:9, which is F's"),
         ("nonsense", "names no transaction"),
         (":9", "names no transaction"),
         ("E:x", "names no transaction"),
-        (("E", 9), "names no transaction"),
+        (("E", 0, 9), "names no transaction"),
     ):
         with pytest.raises(UnknownTransaction, match=reason):
             half.transactions.find(name)  # type: ignore[arg-type]
@@ -236,7 +241,7 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     half.begin()
     for _ in range(2):
         half.do(second, static.sub(X1))
-    with pytest.raises(TooManyRequests, match="E:3 waits for 2 operations"):
+    with pytest.raises(TooManyRequests, match="E:0:3 waits for 2 operations"):
         half.do(second, static.sub(X1))
 
 
@@ -270,7 +275,7 @@ def test_only_some_ended_transactions_are_remembered(monkeypatch: pytest.MonkeyP
 # --- those who take part ---
 
 
-def called(half: Half, frame: int = 5, tx: wire.TxID = ("E", 9)) -> Tx:
+def called(half: Half, frame: int = 5, tx: wire.TxID = ("E", 0, 9)) -> Tx:
     events = half.told(wire.Tcm(tx, frame, "E", 10, AT_X1, b"hello"))
     assert len(events) == 1 and isinstance(events[0], Called)
     assert events[0].notification == Notification("E", 10, AT_X1, b"hello")
@@ -282,23 +287,23 @@ def test_a_tcm_opens_a_frame_in_which_the_client_acts_until_it_finishes_it() -> 
     half = Half("D")
     half.plain("sub", P1)
     tx = called(half)
-    assert tx.name == "E:9" and not tx.coordinator
+    assert tx.name == "E:0:9" and not tx.coordinator
     number, events = half.transactions.operate(tx, 5, static.usub(X1))
     assert said(events) == [
-        wire.Operate(("E", 9), 5, number, wire.Step("D", "usub", X1, seq=number), True)
+        wire.Operate(("E", 0, 9), 5, number, wire.Step("D", "usub", X1, seq=number), True)
     ]
-    assert said(half.transactions.finish(tx, 5)) == [wire.Finish(("E", 9), 5)]
+    assert said(half.transactions.finish(tx, 5)) == [wire.Finish(("E", 0, 9), 5)]
     assert half.transactions.finish(tx, 5) == [], "once"
-    with pytest.raises(TransactionFinished, match="D has finished its part in E:9"):
+    with pytest.raises(TransactionFinished, match="D has finished its part in E:0:9"):
         half.do(tx, static.sub(X1), frame=5)
 
 
 def test_only_the_coordinator_commits() -> None:
     half = Half("D")
     tx = called(half)
-    with pytest.raises(NotCoordinator, match="D takes part in E:9; only E can commit it"):
+    with pytest.raises(NotCoordinator, match="D takes part in E:0:9; only E can commit it"):
         half.transactions.commit(tx)
-    assert said(half.transactions.abort(tx, "no room")) == [wire.Abort(("E", 9), "no room")]
+    assert said(half.transactions.abort(tx, "no room")) == [wire.Abort(("E", 0, 9), "no room")]
     assert half.transactions.finish(tx, 5) == [], "there is nothing left to finish"
 
 
@@ -318,7 +323,7 @@ def test_a_client_can_be_called_again_while_it_acts() -> None:
     half.transactions.finish(tx, 6)
     half.do(tx, static.sub(X1), frame=5)
     with pytest.raises(ProtocolError, match="opens frame 5"):
-        half.told(wire.Tcm(("E", 9), 5, "E", 11, AT_X1, b""))
+        half.told(wire.Tcm(("E", 0, 9), 5, "E", 11, AT_X1, b""))
 
 
 def test_a_coordinator_can_be_called_in_its_own_transaction() -> None:
@@ -335,23 +340,23 @@ def test_more_tcms_than_a_client_keeps_abort_their_transactions(
 ) -> None:
     monkeypatch.setattr(transactions, "FRAMES_LIMIT", 2)
     half = Half("D")
-    first = called(half, 1, ("E", 1))
-    second = called(half, 2, ("E", 2))
-    (finish,) = said(half.told(wire.Tcm(("E", 3), 3, "E", 11, AT_X1, b"")))
-    assert finish == wire.Finish(("E", 3), 3, "2 tcms wait here already")
+    first = called(half, 1, ("E", 0, 1))
+    second = called(half, 2, ("E", 0, 2))
+    (finish,) = said(half.told(wire.Tcm(("E", 0, 3), 3, "E", 11, AT_X1, b"")))
+    assert finish == wire.Finish(("E", 0, 3), 3, "2 tcms wait here already")
     half.transactions.finish(first, 1)
-    called(half, 4, ("E", 4))
+    called(half, 4, ("E", 0, 4))
     half.told(wire.Ended(second.id, False, "deadline", "late"))
-    called(half, 5, ("E", 5))
+    called(half, 5, ("E", 0, 5))
     assert half.transactions.finish(second, 2) == []
-    (finish,) = said(half.told(wire.Tcm(("E", 6), 6, "E", 11, AT_X1, b"")))
+    (finish,) = said(half.told(wire.Tcm(("E", 0, 6), 6, "E", 11, AT_X1, b"")))
     assert finish.error
 
 
 def test_who_only_receives_learns_the_outcome_too() -> None:
     half = Half("A1")
-    (event,) = half.told(wire.Ended(("E", 9), True))
-    assert isinstance(event, Decided) and event.result == Result("E:9", "d-tx", "committed")
+    (event,) = half.told(wire.Ended(("E", 0, 9), True))
+    assert isinstance(event, Decided) and event.result == Result("E:0:9", "d-tx", "committed")
 
 
 def test_answers_to_what_was_said_too_late_are_not_the_outcome() -> None:
@@ -360,7 +365,7 @@ def test_answers_to_what_was_said_too_late_are_not_the_outcome() -> None:
     half.transactions.commit(tx)
     for code in ("unknown", "finished", "foreign"):
         assert half.told(wire.Ended(tx.id, False, code, "too late")) == []
-        assert half.told(wire.Ended(("F", 1), False, code, "too late")) == []
+        assert half.told(wire.Ended(("F", 0, 1), False, code, "too late")) == []
     assert tx.result is None
     half.told(wire.Ended(tx.id, True))
     assert half.told(wire.Ended(tx.id, False, "deadline", "a second decision")) == []
@@ -402,7 +407,7 @@ def test_words_said_on_the_clients_behalf_count_as_well() -> None:
     half = Half("D")
     half.plain("sub", P1)
     words = (half.effective("usub", X1), half.effective("adv", P1))
-    half.told(wire.Ended(("E", 9), True, words=words), engine="s-tx")
+    half.told(wire.Ended(("E", 0, 9), True, words=words), engine="s-tx")
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
     half.session.publish(AT_X1)
@@ -415,7 +420,7 @@ def test_the_brokers_numbers_are_the_order_whatever_is_answered_first() -> None:
     again = half.session.operate("sub", X1, "new")
     planned = half.effective("usub", X1)
     half.session.receive(Done(again.req, number=half.number()))
-    half.told(wire.Ended(("D", 9), True, words=(planned,)), engine="s-tx")
+    half.told(wire.Ended(("D", 0, 9), True, words=(planned,)), engine="s-tx")
     assert half.callbacks(AT_X1) == ["new"]
     half.session.operate("usub", X1)  # So it holds x1.
 
@@ -424,7 +429,7 @@ def test_a_plan_that_comes_after_a_call_without_an_answer_has_the_last_word() ->
     half = Half()
     call = half.session.operate("sub", X1, "callback")
     carried_out = half.number()
-    half.told(wire.Ended(("D", 9), True, words=(half.effective("usub", X1),)), engine="s-tx")
+    half.told(wire.Ended(("D", 0, 9), True, words=(half.effective("usub", X1),)), engine="s-tx")
     half.session.receive(Done(call.req, number=carried_out))
     assert half.callbacks(AT_X1) == []
     with pytest.raises(NotHeld):
@@ -455,7 +460,7 @@ def test_a_number_that_no_edge_broker_gives_is_the_brokers_mistake(number: int) 
     with pytest.raises(ProtocolError, match=f"with number {number}"):
         half.session.receive(Done(operation.req, number=number))
     with pytest.raises(ProtocolError, match="ends with a wrong number"):
-        half.told(wire.Ended(("D", 9), True, words=(wire.Effective("usub", P1, number),)))
+        half.told(wire.Ended(("D", 0, 9), True, words=(wire.Effective("usub", P1, number),)))
 
 
 def test_callbacks_count_from_the_call_on_and_an_abort_takes_them_back() -> None:
@@ -493,9 +498,9 @@ def test_a_callback_of_an_operation_that_was_not_sent_is_gone() -> None:
 
 def gives(half: Half, filter: Filter) -> wire.TxID:
     """The client un-subscribes in somebody's transaction, and it is committed."""
-    tx = ("C", half.number())
+    tx = ("C", 0, half.number())
     called(half, 3, tx)
-    call = half.do(half.transactions.find(f"C:{tx[1]}"), static.usub(filter), frame=3)
+    call = half.do(half.transactions.find(wire.tx_text(tx)), static.usub(filter), frame=3)
     half.told(wire.Ended(tx, True, words=(half.effective("usub", filter, call),)))
     return tx
 
@@ -507,7 +512,7 @@ def test_a_callback_lives_until_its_stream_is_drained() -> None:
     assert half.callbacks(AT_X1, tx) == ["work"], "it was published before the commit"
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
-    assert half.told(wire.Drained(tx)) == [Drained(f"C:{tx[1]}")]
+    assert half.told(wire.Drained(tx)) == [Drained(wire.tx_text(tx))]
     assert half.callbacks(AT_X1) == half.callbacks(AT_X1, tx) == []
 
 
@@ -613,7 +618,7 @@ def test_a_static_transaction_goes_out_as_a_whole() -> None:
         ),
     )
     half.told(wire.Ended(tx.id, True), engine="s-tx")
-    assert tx.result == Result("E:3", "s-tx", "committed")
+    assert tx.result == Result("E:0:3", "s-tx", "committed")
 
 
 def test_an_operation_that_cannot_be_ordered_is_not_in_the_transaction() -> None:
@@ -628,8 +633,8 @@ def test_a_static_transaction_without_operations_is_committed_at_once() -> None:
     half = Half()
     tx = half.begin("s-tx")
     assert half.transactions.commit(tx) == [
-        Decided(tx, Result("E:2", "s-tx", "committed")),
-        Applied("E:2"),
+        Decided(tx, Result("E:0:2", "s-tx", "committed")),
+        Applied("E:0:2"),
     ]
 
 
@@ -651,13 +656,13 @@ def test_nobody_need_hear_of_the_abort_of_what_nobody_has_heard_of() -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("d-tx", wire.Began(("E", 99), 1)),
-        ("d-tx", wire.Operated(("E", 99), 0, 1)),
-        ("d-tx", wire.Operated(("E", 2), 0, 77)),
-        ("d-tx", wire.Ended(("E", 2), True, words=(("pub", P1),))),
-        ("s-tx", wire.Tcm(("F", 1), 5, "F", 10, AT_X1, b"")),
-        ("s-tx", wire.Began(("E", 2), 1)),
-        ("bl-wait", wire.Applied(("E", 2))),
+        ("d-tx", wire.Began(("E", 0, 99), 1)),
+        ("d-tx", wire.Operated(("E", 0, 99), 0, 1)),
+        ("d-tx", wire.Operated(("E", 0, 2), 0, 77)),
+        ("d-tx", wire.Ended(("E", 0, 2), True, words=(("pub", P1),))),
+        ("s-tx", wire.Tcm(("F", 0, 1), 5, "F", 10, AT_X1, b"")),
+        ("s-tx", wire.Began(("E", 0, 2), 1)),
+        ("bl-wait", wire.Applied(("E", 0, 2))),
     ],
 )
 def test_a_broker_that_may_not_say_that(engine: str, message: wire.ToClient) -> None:

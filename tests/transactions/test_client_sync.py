@@ -113,7 +113,7 @@ def test_the_names_of_table_2(cast: Cast, engine: str) -> None:
 
     cast.a1.notify(note)
     tx = cast.e.beginTX(engine, deadline_s=5)
-    assert re.fullmatch(r"E:\d+", tx)
+    assert re.fullmatch(r"E:\w+:\d+", tx)
     cast.e.txAdv(tx, {"class": "p2"}).wait(LIMIT_S)
     cast.e.txTCM(tx, {**X1, "n": 0})
     cast.e.txPub(tx, {**X1, "n": 1}, json={"hello": 1})

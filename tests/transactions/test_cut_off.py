@@ -24,7 +24,7 @@ from tests.transactions.steps import box, sub, tcm
 
 P = box(class_="p")
 CALL = box(class_="call")
-TX: TxID = ("E", 7)
+TX: TxID = ("E", 0, 7)
 
 # --- one broker ---
 
@@ -196,7 +196,7 @@ def test_a_restarted_broker_has_asked_nothing_and_is_asked_again() -> None:
     reset(one, "B3")
     assert one.hear("B1", Answer(TX, "committed")) == []
     assert one.hear("B4", Answer(TX, "unknown")) == []
-    assert one.hear("B3", Ask(("F", 1))) != [] and reset(one, "B4") != []
+    assert one.hear("B3", Ask(("F", 0, 1))) != [] and reset(one, "B4") != []
 
 
 # --- all together ---

@@ -351,7 +351,7 @@ def test_no_fence_stands_for_longer_than_the_limit() -> None:
 def test_who_has_not_lost_gets_no_fence() -> None:
     """An older client asks for one in so many words; nobody listens."""
     one = alone()
-    tx = ("C", 77)
+    tx = ("C", 0, 77)
     body = msgspec.msgpack.encode([1, tx, 30.0, 0, True])
     one.raw("@C", body)
     assert not has_fence(one, tx)

@@ -20,8 +20,8 @@ def test_a_transaction_does_not_come_before_what_its_client_said_before(engine: 
     one.holds("C", "sub", P)
     # An undecided transaction reserves words of C, and so C's next plain ones have to wait.
     for message in (
-        Begin(("C", 50), 30.0),
-        Operate(("C", 50), 0, 1, Step("C", "usub", box(class_="p", x=(0, 1)))),
+        Begin(("C", 0, 50), 30.0),
+        Operate(("C", 0, 50), 0, 1, Step("C", "usub", box(class_="p", x=(0, 1)))),
     ):
         one.send("@C", engine_message("d-tx-ni", from_client.encode(message)))
     assert not one.send("@C", Operation(9, "sub", "C", 0, box(class_="p", x=(1, 2))))
@@ -32,7 +32,7 @@ def test_a_transaction_does_not_come_before_what_its_client_said_before(engine: 
         _, said = one.begun("C", step, commit=True)
     [ended] = of_kind(said, Ended, "@C")[:1]
     assert not ended.committed and ended.code == "conflict"
-    said = one.send("@C", engine_message("d-tx-ni", from_client.encode(Commit(("C", 50)))))
+    said = one.send("@C", engine_message("d-tx-ni", from_client.encode(Commit(("C", 0, 50)))))
     assert [(done.req, done.code) for done in of_kind(said, Done, "@C")] == [(9, "")]
     if engine == "s-tx":
         _, said = one.submit("C", step)

@@ -84,7 +84,7 @@ def test_the_reason_names_what_has_changed_it() -> None:
     frame = of_kind(told, Tcm, "@D")[0].frame
     told = one.say("D", Look(TX, frame, "adv", True, point={"class": "q"}))
     assert dooms(told) == [
-        ("conflict", "D advertises [class,'q'] by now: conflicts with F1:1 on [class,eq,'q']")
+        ("conflict", "D advertises [class,'q'] by now: conflicts with F1:0:1 on [class,eq,'q']")
     ]
 
 
@@ -258,7 +258,7 @@ def test_looks_of_a_handler_go_out_before_it_finishes() -> None:
     half = Half("D")
     half.plain("sub", P1)
     called(half, 5)
-    tx = half.transactions.find("E:9")
+    tx = half.transactions.find("E:0:9")
     assert half.transactions.holds(tx, 5, X1)
     assert not half.transactions.advertises(tx, 5, AT_X1)
     assert said(half.transactions.finish(tx, 5)) == [

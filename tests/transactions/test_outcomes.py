@@ -50,13 +50,15 @@ from tests.transactions.test_client_simulated import Player
 from topologies import load
 
 P = box(class_="p")
-TX: wire.TxID = ("E", 7)
+TX: wire.TxID = ("E", 0, 7)
 
 # --- what is remembered ---
 
 
 def ended(memory: Outcomes, number: int, at: float, **more: bool) -> None:
-    memory.add(("E", number), committed=True, code="", reason="", began_at=at - 1, now=at, **more)
+    memory.add(
+        ("E", 0, number), committed=True, code="", reason="", began_at=at - 1, now=at, **more
+    )
 
 
 def test_the_oldest_are_forgotten_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +66,17 @@ def test_the_oldest_are_forgotten_by_count(monkeypatch: pytest.MonkeyPatch) -> N
     memory = Outcomes()
     for number in range(5):
         ended(memory, number, 0.0)
-    assert [one.tx[1] for one in memory.newest(0.0)] == [4, 3, 2]
-    assert memory.get(("E", 1), 0.0) is None and memory.get(("E", 2), 0.0) is not None
+    assert [one.tx[2] for one in memory.newest(0.0)] == [4, 3, 2]
+    assert memory.get(("E", 0, 1), 0.0) is None and memory.get(("E", 0, 2), 0.0) is not None
 
 
 def test_and_by_age() -> None:
     memory = Outcomes()
     ended(memory, 1, 0.0)
     ended(memory, 2, 300.0)
-    assert memory.get(("E", 1), outcomes.OUTCOME_AGE_S) is not None
-    assert memory.get(("E", 1), outcomes.OUTCOME_AGE_S + 1) is None
-    assert [one.tx[1] for one in memory.newest(outcomes.OUTCOME_AGE_S + 1)] == [2]
+    assert memory.get(("E", 0, 1), outcomes.OUTCOME_AGE_S) is not None
+    assert memory.get(("E", 0, 1), outcomes.OUTCOME_AGE_S + 1) is None
+    assert [one.tx[2] for one in memory.newest(outcomes.OUTCOME_AGE_S + 1)] == [2]
 
 
 def test_what_is_for_people_is_kept_short() -> None:
@@ -98,7 +100,7 @@ def test_an_operator_sees_what_has_ended(engine: str) -> None:
     assert (line["status"], line["edge"], line["clients"]) == ("committed", True, ["E"])
     assert line["ended_s"] == 5.0 and (line["code"], line["reason"]) == ("", "")
     assert one.broker.engines[engine].inspect("", 5.0)[0] == [], "it is not open"
-    assert one.broker.engines[engine].inspect("ended E:99", 5.0)[0] == []
+    assert one.broker.engines[engine].inspect("ended E:0:99", 5.0)[0] == []
     assert one.broker.engines[engine].inspect("ended nonsense", 5.0)[0] == []
 
 
@@ -189,16 +191,16 @@ def test_one_client_cannot_ask_without_end(engine: str) -> None:
     one = OneBroker(engine, neighbours=["B1"])
     one.here("D", "A")
     for number in range(wire.QUESTIONS_PER_CLIENT):
-        assert to_whom(one.say("D", AskOutcome(("E", number))), Ask) == ["B1"]
-    (told,) = of_kind(one.say("D", AskOutcome(("E", 999))), Outcome)
+        assert to_whom(one.say("D", AskOutcome(("E", 0, number))), Ask) == ["B1"]
+    (told,) = of_kind(one.say("D", AskOutcome(("E", 0, 999))), Outcome)
     assert told.status == "busy" and "64 questions open at B2 already" in told.reason
-    assert to_whom(one.say("A", AskOutcome(("E", 999))), Ask) == ["B1"], "others may"
-    one.hear("B1", Answer(("E", 0), "unknown"))
-    assert to_whom(one.say("D", AskOutcome(("E", 998))), Ask) == ["B1"]
+    assert to_whom(one.say("A", AskOutcome(("E", 0, 999))), Ask) == ["B1"], "others may"
+    one.hear("B1", Answer(("E", 0, 0), "unknown"))
+    assert to_whom(one.say("D", AskOutcome(("E", 0, 998))), Ask) == ["B1"]
     # Who leaves takes its questions along.
     one.leaves("D")
-    one.hear("B1", Answer(("E", 1), "committed"))
-    one.hear("B1", Answer(("E", 999), "committed"))
+    one.hear("B1", Answer(("E", 0, 1), "committed"))
+    one.hear("B1", Answer(("E", 0, 999), "committed"))
     assert len(one.broker.engines[engine].questions) == 0  # type: ignore[attr-defined]
 
 
@@ -207,7 +209,7 @@ def test_all_clients_together_cannot_either(monkeypatch: pytest.MonkeyPatch) -> 
     one = OneBroker("d-tx", neighbours=["B1", "B3"])
     one.here("D")
     for number in range(2):
-        one.hear("B1", Ask(("E", number)))
+        one.hear("B1", Ask(("E", 0, number)))
     assert of_kind(one.say("D", AskOutcome(TX)), Outcome)[0].status == "busy"
     (said,) = one.hear("B1", Ask(TX))
     assert said.message.status == "busy" and said.message.reason == "B2 has 2 questions open"
@@ -291,26 +293,26 @@ def learned(events: list[Event]) -> list[Learned]:
 
 def test_all_engines_are_asked_and_the_first_decision_counts() -> None:
     half = Half()
-    name, events = half.transactions.questions.ask("X:7")
-    assert said(events) == [AskOutcome(("X", 7))] * 3 and name == "X:7"
-    assert half.transactions.questions.ask("X:7")[1] == [], "it is asked already"
-    assert half.told(Outcome(("X", 7), "unknown"), engine="d-tx") == []
-    (told,) = learned(half.told(Outcome(("X", 7), "aborted", "c", "r"), engine="s-tx"))
+    name, events = half.transactions.questions.ask("X:0:7")
+    assert said(events) == [AskOutcome(("X", 0, 7))] * 3 and name == "X:0:7"
+    assert half.transactions.questions.ask("X:0:7")[1] == [], "it is asked already"
+    assert half.told(Outcome(("X", 0, 7), "unknown"), engine="d-tx") == []
+    (told,) = learned(half.told(Outcome(("X", 0, 7), "aborted", "c", "r"), engine="s-tx"))
     assert told.result is not None
     assert (told.result.engine, told.result.status, told.result.reason) == ("s-tx", "aborted", "r")
-    assert half.told(Outcome(("X", 7), "unknown"), engine="d-tx-ni") == []
+    assert half.told(Outcome(("X", 0, 7), "unknown"), engine="d-tx-ni") == []
     with pytest.raises(ProtocolError, match="was not asked"):
-        half.told(Outcome(("X", 7), "committed"), engine="d-tx-ni")
+        half.told(Outcome(("X", 0, 7), "committed"), engine="d-tx-ni")
 
 
 def test_it_is_unknown_when_no_engine_knows_it() -> None:
     half = Half()
-    half.transactions.questions.ask("X:7")
+    half.transactions.questions.ask("X:0:7")
     reason = "no broker knows it"
     for engine in ("d-tx", "d-tx-ni"):
-        assert half.told(Outcome(("X", 7), "unknown", "", reason), engine=engine) == []
-    (told,) = learned(half.told(Outcome(("X", 7), "unknown", "", reason), engine="s-tx"))
-    assert isinstance(told.error, UnknownTransaction) and str(told.error) == f"X:7: {reason}"
+        assert half.told(Outcome(("X", 0, 7), "unknown", "", reason), engine=engine) == []
+    (told,) = learned(half.told(Outcome(("X", 0, 7), "unknown", "", reason), engine="s-tx"))
+    assert isinstance(told.error, UnknownTransaction) and str(told.error) == f"X:0:7: {reason}"
 
 
 def test_what_the_client_knows_itself_is_not_asked() -> None:
@@ -328,13 +330,13 @@ def test_wrong_questions_raise_at_the_call() -> None:
         with pytest.raises(UnknownTransaction, match="names no transaction"):
             half.transactions.questions.ask(name)  # type: ignore[arg-type]
     with pytest.raises(padres_tx.UnknownEngine):
-        half.transactions.questions.ask("X:7", "no-such")
+        half.transactions.questions.ask("X:0:7", "no-such")
     with pytest.raises(BadTransaction, match="remember no outcomes of bl-wait"):
-        half.transactions.questions.ask("X:7", "bl-wait")
+        half.transactions.questions.ask("X:0:7", "bl-wait")
     for number in range(wire.QUESTIONS_PER_CLIENT):
-        half.transactions.questions.ask(f"X:{number}")
+        half.transactions.questions.ask(f"X:0:{number}")
     with pytest.raises(TooManyRequests):
-        half.transactions.questions.ask("X:99")
+        half.transactions.questions.ask("X:0:99")
 
 
 # --- programs ---
@@ -371,10 +373,10 @@ async def test_anybody_with_the_name_can_ask_anywhere(engine: str) -> None:
 @asynchronous
 async def test_what_no_broker_knows_is_an_error_that_says_so() -> None:
     async with cast() as (_, e, d, _):
-        with pytest.raises(UnknownTransaction, match="X:1: no broker knows it: it was never begun"):
-            await e.outcome("X:1")
+        with pytest.raises(UnknownTransaction, match="X:0:1: no broker knows it: it was never"):
+            await e.outcome("X:0:1")
         with pytest.raises(UnknownTransaction, match="no broker knows it"):
-            await e.commitTX("E:1")
+            await e.commitTX("E:0:1")
         with pytest.raises(UnknownTransaction, match="names no transaction"):
             await e.outcome("nonsense")
         with pytest.raises(NotCoordinator):
@@ -420,8 +422,8 @@ async def test_a_lost_connection_ends_the_question() -> None:
 async def test_a_broker_without_room_says_so() -> None:
     async with by_hand() as (e, broker):
         broker.answer = lambda message: [Outcome(message.tx, "busy", "busy", "too many")]
-        with pytest.raises(TooManyRequests, match="X:1: too many"):
-            await e.outcome("X:1", engine="d-tx")
+        with pytest.raises(TooManyRequests, match="X:0:1: too many"):
+            await e.outcome("X:0:1", engine="d-tx")
 
 
 def test_blocking_programs_ask_as_well() -> None:

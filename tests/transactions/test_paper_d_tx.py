@@ -32,8 +32,8 @@ P = box(class_="p")
 Q = box(class_="q")
 
 #: A transaction whose coordinator is behind B1, and another one.
-TX = ("E1", 1)
-OTHER = ("F1", 1)
+TX = ("E1", 0, 1)
+OTHER = ("F1", 0, 1)
 
 
 def middle(engine: str = "d-tx") -> OneBroker:
@@ -112,7 +112,7 @@ def test_the_snapshot_is_what_is_committed_here_without_what_was_undecided_there
     """Lines 7 and 22; nothing is copied, the snapshot is a view."""
     one = leaf()
     committed(one, OTHER, Operation(0, "sub", "F1", 1, P))
-    for tx, undecided, sees in ((TX, (), True), (("E1", 2), (OTHER,), False)):
+    for tx, undecided, sees in ((TX, (), True), (("E1", 0, 2), (OTHER,), False)):
         one.hear("B1", Init(tx, 2, undecided))
         one.hear("B1", Op(tx, 5, pub=publication(), tcm=True))
         engine = one.broker.engines["d-tx"]
@@ -323,10 +323,10 @@ def test_the_coordinators_broker_decides_when_all_have_voted() -> None:
 def test_the_coordinators_broker_aborts_on_the_first_no() -> None:
     one = middle()
     tx = one.begin("D", commit=True)
-    said = one.hear("B3", Vote(tx, "conflict", "conflicts with F1:1 on x"))
+    said = one.hear("B3", Vote(tx, "conflict", "conflicts with F1:0:1 on x"))
     assert decisions(said) == [("B1", False), ("B3", False)]
     ended = of_kind(said, Ended, "@D")[0]
-    assert (ended.committed, ended.code) == (False, "conflict") and "F1:1" in ended.reason
+    assert (ended.committed, ended.code) == (False, "conflict") and "F1:0:1" in ended.reason
 
 
 def test_all_operations_come_before_prepare() -> None:
@@ -346,7 +346,7 @@ def test_a_publication_that_has_read_what_another_has_changed_since_votes_no() -
     committed(one, OTHER, Operation(0, "sub", "F1", 1, P))
     vote = of_kind(one.hear("B1", Prepare(TX)), Vote)[0]
     assert vote.code == "conflict"
-    assert vote.reason == "conflicts with F1:1 on [class,eq,'p']"
+    assert vote.reason == "conflicts with F1:0:1 on [class,eq,'p']"
 
 
 def test_what_was_committed_before_the_snapshot_is_no_conflict() -> None:
@@ -600,7 +600,7 @@ def test_begun_transactions_cost_plain_traffic_nothing() -> None:
     one.knows("B1", "E1", "sub", Q)
     for n in range(500):
         one.begin("D")
-        one.hear("B1", Init(("E1", n), n))
+        one.hear("B1", Init(("E1", 0, n), n))
     published: list[AnyMessage] = [Pub("D", n, {"class": "q"}) for n in range(8)]
     assert one.broker.pass_on(Hop("@D"), published) == [(("B1",), 8)]
     assert of_kind(one.send("@D", published[0]), Pub, "B1") == [published[0]]
@@ -654,7 +654,7 @@ def test_the_coordinators_broker_aborts_what_is_doomed(engine: str) -> None:
 def test_only_the_coordinators_side_decides(engine: str) -> None:
     one = middle(engine)
     one.hear("B1", Init(TX, 1))
-    with pytest.raises(ProtocolError, match="B3 does not decide E1:1"):
+    with pytest.raises(ProtocolError, match="B3 does not decide E1:0:1"):
         one.hear("B3", Decide(TX, True))
 
 

@@ -13,7 +13,7 @@ from tests.transactions.steps import adv, box, pub, sub, usub
 
 P = box(class_="p")
 Q = box(class_="q")
-TX = ("E1", 1)
+TX = ("E1", 0, 1)
 
 
 def leaf() -> OneBroker:

@@ -171,8 +171,8 @@ def test_without_isolation_everybody_reads_it_at_once() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_the_coordinator_names_it_after_itself(engine: str) -> None:
     one = alone(engine)
-    with pytest.raises(ProtocolError, match="cannot begin D:1"):
-        one.say("E", Begin(("D", 1), 30.0))
+    with pytest.raises(ProtocolError, match="cannot begin D:0:1"):
+        one.say("E", Begin(("D", 0, 1), 30.0))
     assert one.at_rest
 
 
@@ -190,7 +190,7 @@ def test_who_has_received_a_tcm_adds_operations_under_the_same_name(engine: str)
     one.behind("B1", "E2")
     one.knows("B1", "E2", "adv", P)
     one.holds("D", "sub", P)
-    tx = ("E2", 7)
+    tx = ("E2", 0, 7)
     one.hear("B1", Init(tx, 1))
     said = one.hear("B1", Op(tx, 1, pub=Pub("E2", 8, {"class": "p"}), tcm=True))
     told = of_kind(said, Tcm, "@D")[0]
@@ -217,7 +217,7 @@ def test_an_advertisement_attracts_a_buffered_subscription_inside_the_transactio
 ) -> None:
     one = between_two(engine)
     one.holds("D", "sub", P)  # Nobody publishes p: it is buffered here.
-    tx = ("E2", 1)
+    tx = ("E2", 0, 1)
     one.hear("B1", Init(tx, 1))
     said = one.hear("B1", Op(tx, 5, Operation(0, "adv", "E2", 1, P)))
     back = of_kind(said, Op, "B1")
@@ -230,7 +230,7 @@ def test_an_un_advertisement_sends_subscriptions_back_inside_the_transaction(eng
     one.behind("B1", "E2")
     one.knows("B1", "E2", "adv", P)
     one.holds("D", "sub", P)
-    tx = ("E2", 9)
+    tx = ("E2", 0, 9)
     one.hear("B1", Init(tx, 1))
     said = one.hear("B1", Op(tx, 5, Operation(0, "uadv", "E2", 2, P, store=False, drop=(1,))))
     back = of_kind(said, Op, "B1")
@@ -275,7 +275,7 @@ def test_trigger_the_tcm_comes_before_what_it_makes_others_do(engine: str) -> No
 def test_trigger_an_advertisement_comes_before_what_it_attracts(engine: str) -> None:
     one = between_two(engine)
     one.holds("D", "sub", P)
-    tx = ("E2", 1)
+    tx = ("E2", 0, 1)
     one.hear("B1", Init(tx, 1))
     said = one.hear("B1", Op(tx, 5, Operation(0, "adv", "E2", 1, P)))
     ops = [(to, op.operation.kind) for to, op in said if isinstance(op, Op)]

@@ -19,7 +19,7 @@ from tests.transactions.steps import box
 
 P = box(class_="p")
 Q = box(class_="q")
-TX = ("A1", 7)
+TX = ("A1", 0, 7)
 
 
 def star() -> OneBroker:
@@ -269,7 +269,7 @@ def test_words_that_are_planned_are_nobody_elses_until_the_decision() -> None:
 def test_only_the_coordinators_side_decides() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A3", "sub", P)), _edges("D", "A3")))
-    with pytest.raises(ProtocolError, match="B3 does not decide A1:7"):
+    with pytest.raises(ProtocolError, match="B3 does not decide A1:0:7"):
         one.hear("B3", Decide(TX, True))
 
 

@@ -47,12 +47,12 @@ def test_each_transaction_is_told_what_was_written_since_it_began(
             writes.add(footprint(table, client, x))
             for known in since.values():
                 known.add((table, client, Filter(x=x)))
-        elif what == "begin" and ("C", about) not in since:
-            writes.begin(("C", about))
-            since["C", about] = set()
+        elif what == "begin" and ("C", 0, about) not in since:
+            writes.begin(("C", 0, about))
+            since["C", 0, about] = set()
         elif what == "end":
-            writes.end(("C", about))
-            since.pop(("C", about), None)
+            writes.end(("C", 0, about))
+            since.pop(("C", 0, about), None)
         for tx, known in since.items():
             assert told(writes, tx) == known
         everything = set().union(*since.values()) if since else set()
