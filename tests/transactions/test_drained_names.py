@@ -65,10 +65,10 @@ def test_what_waits_to_be_drained_is_bounded() -> None:
     assert len(half.transactions._undrained) == ENDED_LIMIT
     (drained,) = half.told(Drained(("E", 0, ENDED_LIMIT)))
     assert isinstance(drained, transactions.Drained)
-    assert drained.tx == f"E:{ENDED_LIMIT}" and drained.tx.took == (Filter(X1),)
+    assert drained.tx == f"E:0:{ENDED_LIMIT}" and drained.tx.took == (Filter(X1),)
     (forgotten,) = half.told(Drained(("E", 0, 1)))
     assert isinstance(forgotten, transactions.Drained)
-    assert forgotten.tx == "E:1" and forgotten.tx.took == ()
+    assert forgotten.tx == "E:0:1" and forgotten.tx.took == ()
 
 
 def test_blocking_clients_are_told_the_same() -> None:
