@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import secrets
 import sys
 from collections import deque
@@ -64,7 +63,8 @@ from padres_tx.channel import (
     parse_address,
 )
 from padres_tx.environment import secret_or_environment
-from padres_tx.errors import CallTimeout, ClientClosed, ClientError, TransactionAborted
+from padres_tx.error_reports import ErrorReports, OnError, callback_name, logger
+from padres_tx.errors import CallTimeout, ClientClosed, ClientError
 from padres_tx.handles import Callback, Part, as_payload
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting, Peer, again
 from padres_tx.session import (
@@ -75,7 +75,7 @@ from padres_tx.session import (
     Refused,
     Session,
 )
-from padres_tx.transactions import TCM_MARK, Result
+from padres_tx.transactions import TCM_MARK
 from padres_tx.watch import CallbackTurn, current_turn, in_callback
 
 #: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
@@ -86,13 +86,8 @@ QUEUE_BYTES = 64 << 20
 #: Publications that may leave in a row before other tasks of the loop get a turn.
 TURN = 256
 
-#: What is called with an error that no call can raise.
-OnError: TypeAlias = Callable[[Exception], Awaitable[None] | None]
-
 #: What is called at the end of a client, with the reason, or with None after its own `close`.
 OnClose: TypeAlias = Callable[[OverlayError | None], Awaitable[None] | None]
-
-logger = logging.getLogger("padres_tx")
 
 
 def connect(
@@ -220,7 +215,7 @@ class Client(Transacting):
         super().__init__(session, channel)
         check_callable("on_error", on_error)
         check_callable("on_close", on_close)
-        self.on_error = on_error
+        self._reports = ErrorReports(session.name, on_error)
         #: To be called at the end; None when it has been, or is being.
         self._on_close = on_close
         #: Whether the broker has let the client in, so that there can be an end.
@@ -236,12 +231,19 @@ class Client(Transacting):
         self._calls: deque[tuple[Any, list[Callable[[Any], Any]]]] = deque()
         self._caller: asyncio.Task[None] | None = None
         self._notify: Callback | None = None
-        #: The first publication that was refused, for `close`, and how many more were.
-        self._refused: OverlayError | None = None
-        self._refused_more = 0
-        #: Tasks that nobody waits for. A loop does not keep them alive.
-        self._spare: list[asyncio.Future[None]] = []
+        #: The task in which `on_close` is called. A loop does not keep tasks alive.
+        self._ending: asyncio.Task[None] | None = None
         self._in_a_row = 0
+
+    @property
+    def on_error(self) -> OnError | None:
+        """What is called with an error that no call can raise."""
+        return self._reports.on_error
+
+    @on_error.setter
+    def on_error(self, on_error: OnError | None) -> None:
+        check_callable("on_error", on_error)
+        self._reports.on_error = on_error
 
     async def open(self, timeout_s: float, *, retry: bool = True) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -289,7 +291,7 @@ class Client(Transacting):
             await self._leave()
         finally:
             await self._tell_end()
-        self._raise_refused()
+        self._reports.raise_refused()
 
     async def _leave(self) -> None:
         """What `close` does, apart from telling about it."""
@@ -485,7 +487,7 @@ class Client(Transacting):
                 self._queue.append(event)
             self._pulse()
         elif isinstance(event, Refused):
-            self._publication_refused(event)
+            self._reports.publication_refused(event)
         else:
             super()._take(event)
 
@@ -526,7 +528,7 @@ class Client(Transacting):
             self._calling_over(asyncio.current_task())
         if self._lost and not self._closed:
             # No longer as the caller: `on_close` may wait for the end, and `close` not cancel it.
-            self._spare += filter(None, [asyncio.current_task()])
+            self._ending = asyncio.current_task()
             await self._tell_end()
 
     async def _call_one(self, callback: Callable[[Any], Any], argument: Any) -> None:
@@ -540,12 +542,12 @@ class Client(Transacting):
             if task is not None and task.cancelling():
                 raise  # By `close`, or by the end of the loop.
             failed = ClientError(
-                f"{_callback_name(callback)} of {self.name} was cancelled from within"
+                f"{callback_name(callback)} of {self.name} was cancelled from within"
             )
             failed.__cause__ = cancelled
-            self._callback_failed(callback, argument, failed)
+            self._reports.callback_failed(callback, argument, failed)
         except Exception as error:
-            self._callback_failed(callback, argument, error)
+            self._reports.callback_failed(callback, argument, error)
 
     def _make_room(self, size: int) -> None:
         self._queued_bytes -= size
@@ -584,74 +586,11 @@ class Client(Transacting):
             return None
         return again(self._error)
 
-    # --- errors that no call can raise ---
-
-    def _callback_failed(
-        self, callback: Callable[[Any], Any], argument: Any, error: Exception
-    ) -> None:
-        logger.error(
-            "%s of client %s failed on %s",
-            _callback_name(callback),
-            self.name,
-            _short(argument),
-            exc_info=error,
-        )
-        self._report(error)
-
     def _handler_failed(self, part: Part, error: Exception) -> None:
-        # An abort is an outcome, not an error.
-        if not isinstance(error, TransactionAborted):
-            logger.warning(
-                "a handler of client %s failed, which aborts %s", self.name, part.id, exc_info=error
-            )
-            self._report(error)
-
-    def _publication_refused(self, refused: Refused) -> None:
-        what = f"publication {refused.seq}" if refused.seq else "an operation in a transaction"
-        logger.error("%s of client %s was refused: %s", what, self.name, refused.error)
-        if self.on_error is not None:
-            self._report(refused.error)
-        elif self._refused is None:
-            self._refused = refused.error
-        else:
-            self._refused_more += 1
-
-    def _report(self, error: Exception) -> None:
-        if self.on_error is not None:
-            try:
-                awaitable = self.on_error(error)
-                if inspect.isawaitable(awaitable):
-                    self._spare = [task for task in self._spare if not task.done()]
-                    self._spare.append(asyncio.ensure_future(awaitable))
-            except Exception as worse:
-                # There is nobody left to tell but the loop.
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"on_error of {self.name} failed", "exception": worse}
-                )
-
-    def _raise_refused(self) -> None:
-        error, self._refused = self._refused, None
-        if error is not None:
-            if self._refused_more:
-                error.add_note(f"{self._refused_more} more publications were refused")
-            raise error
+        self._reports.handler_failed(part.id, error)
 
     def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
         text = super()._overdue(message, timeout_s)
         if not self.ready:
             return f"{text}: {len(self._queue)} notifications wait to be read first"
         return text
-
-
-def _callback_name(callback: object) -> str:
-    """What to call a callback in a log."""
-    return getattr(callback, "__qualname__", None) or repr(callback)
-
-
-def _short(argument: object) -> str:
-    """What a callback was called with, in a few words."""
-    if isinstance(argument, Notification):
-        return f"publication {argument.name}"
-    if isinstance(argument, Result):
-        return f"{argument.tx}, {argument.status}"
-    return str(argument)

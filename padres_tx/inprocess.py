@@ -28,12 +28,12 @@ from padres_tx.aio import (
     QUEUE_MESSAGES,
     Client,
     OnClose,
-    OnError,
     Operator,
     unique_name,
 )
 from padres_tx.channel import CONNECT_TIMEOUT_S, End
 from padres_tx.engines import broker_factories
+from padres_tx.error_reports import OnError
 from padres_tx.errors import ConnectionLost
 from padres_tx.peer import Connecting
 from padres_tx.session import Session

@@ -34,9 +34,9 @@ import msgspec
 
 from overlay.errors import OverlayError
 from padres_tx import aio
-from padres_tx.aio import OnError, logger
 from padres_tx.aio_tx import check_callable
 from padres_tx.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
+from padres_tx.error_reports import OnError, logger
 from padres_tx.errors import CallTimeout, ClientClosed
 from padres_tx.peer import CALL_TIMEOUT_S, Connecting
 from padres_tx.session import FilterLike, Notification, PointLike
@@ -174,7 +174,7 @@ class Client(Transacting):
             self._background.leave(self)
             if on_close is not None:
                 self._tell_end()
-        self._client._raise_refused()
+        self._client._reports.raise_refused()
 
     def _tell_end(self) -> None:
         """Call `on_close` on this thread: that of the callbacks may be the one that closes."""
