@@ -103,6 +103,9 @@ class Broker(Recorder):
         self.trace = trace
         self.reach = Reach(name)
         self._tasks: Tasks[Task] = Tasks()
+        #: Neighbours that cannot be reached, and whose answers to what they were asked before are
+        #: still waited for.
+        self._lost: dict[Hop, None] = {}
         #: Clients here whose join every broker has agreed to, with their last operation's number.
         self._joined: dict[Hop, int] = {}
         self._joining: dict[Hop, Task] = {}
@@ -215,6 +218,7 @@ class Broker(Recorder):
                     if is_visible(entry, self.versions.view()):
                         effects.append(Send((source,), _advertisement(entry)))
         effects += [Send((source,), report) for report in self.reach.reports(source)]
+        self._lost.pop(source, None)
         for task in self._tasks.reset(source):
             effects += self._finished(task, now)
         for engine in self.engines.values():
@@ -231,13 +235,24 @@ class Broker(Recorder):
         if self.reach.is_absent(source):
             return []
         effects = self._tell_others(source, self.reach.lose(source))
-        for task in self._tasks.lose(source):
-            effects += self._finished(task, now)
+        self._tasks.lose(source)
+        self._lost[source] = None
+        return effects + self._give_up(now) + self.release(now)
+
+    def _give_up(self, now: float) -> list[Effect]:
+        """Wait no more for what neighbours were asked before they were lost, if nobody minds."""
+        effects: list[Effect] = []
+        for hop in list(self._lost):
+            if not any(engine.keeps(hop) for engine in self.engines.values()):
+                del self._lost[hop]
+                for task in self._tasks.give_up(hop):
+                    effects += self._finished(task, now)
         return effects
 
     def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour can be reached again, and its link goes on where it was."""
         source = Hop(neighbour)
+        self._lost.pop(source, None)
         self._tasks.find(source)
         back = self.reach.find(source)
         return self._tell_others(source, back) if back is not None else []
@@ -247,7 +262,9 @@ class Broker(Recorder):
             raise ProtocolError(f"{source} is no neighbour of {self.name}")
         if not all(map(NAME_PATTERN.fullmatch, (report.broker, report.neighbour))):
             raise ProtocolError(f"{source} reports on what is no broker")
-        return self._tell_others(source, report) if self.reach.take(source, report) else []
+        if not self.reach.take(source, report):
+            return []
+        return [*self._tell_others(source, report), *self.release(now)]
 
     def _tell_others(self, source: Hop, *reports: Reachability) -> list[Effect]:
         others = tuple(hop for hop in self.routing.neighbours if hop != source)
@@ -457,6 +474,8 @@ class Broker(Recorder):
         effects: list[Effect] = []
         if self._in_its_place is not None:
             return effects  # Called from below; the loop goes on.
+        if self._lost:
+            effects += self._give_up(now)
         while self._held:
             source, message, engine, context = self._held[0]
             if not isinstance(message, Join) and self._conflicts(source, message, engine):

@@ -64,6 +64,11 @@ class Engine(Protocol):
         something of the engine's depends on it there."""
         ...
 
+    def keeps(self, neighbour: Hop) -> bool:
+        """Whether the broker has to wait for what a neighbour was asked before it was lost: others
+        rely on its being done everywhere. `Broker.release` looks again."""
+        ...
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         """An operation given to `Broker.submit` need not wait, or not any more."""
         ...

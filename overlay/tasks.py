@@ -87,12 +87,15 @@ class Tasks(Generic[T]):
         asked[1].waiting -= 1
         return asked[1]
 
-    def lose(self, hop: Hop) -> list[T]:
-        """A neighbour cannot be reached: wait no more for its answers, now and until `find`.
+    def lose(self, hop: Hop) -> None:
+        """A neighbour cannot be reached: wait for no answers to what it is asked until `find`."""
+        self._absent[hop] = None
+
+    def give_up(self, hop: Hop) -> list[T]:
+        """Wait no more for what the neighbour was asked before it was lost, either.
 
         Returns the tasks that wait for nothing any more.
         """
-        self._absent[hop] = None
         lost = [req for req in self.to(hop) if not self._asked[req][2]]
         for req in lost:
             self._be_late(hop, req)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from padres_tx.handles import Part, Transaction
     from padres_tx.session import Notification
-    from padres_tx.transactions import Result
+    from padres_tx.transactions import Doubt, Result
 
 __all__ = [
     "BadAddress",
@@ -61,6 +61,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ConnectionLost",
+    "Doubt",
     "Filter",
     "FilterError",
     "FrameTooLarge",
@@ -116,7 +117,7 @@ _HOMES = {
     ),
     "padres_tx.handles": "Part Transaction",
     "padres_tx.session": "Notification",
-    "padres_tx.transactions": "Result",
+    "padres_tx.transactions": "Doubt Result",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -63,6 +64,7 @@ from padres_tx.transactions import (
     Called,
     Decided,
     Did,
+    Doubt,
     Drained,
     DrainedTx,
     Result,
@@ -75,9 +77,12 @@ from padres_tx.watch import Draining, Watch, fail, succeed
 
 #: What is called with the outcome of a transaction, or with the name of one that is drained.
 OnEnd: TypeAlias = Callable[[Result], Awaitable[None] | None]
+OnDoubt: TypeAlias = Callable[[Doubt], Awaitable[None] | None]
 OnDrained: TypeAlias = Callable[[DrainedTx], Awaitable[None] | None]
 
 F = TypeVar("F")
+
+logger = logging.getLogger("padres_tx")
 
 
 class Transacting(Peer, ABC):
@@ -93,6 +98,7 @@ class Transacting(Peer, ABC):
         #: Answers to questions for outcomes that are awaited, by transaction.
         self._outcomes: dict[str, asyncio.Future[Result]] = {}
         self._on_end: list[OnEnd] = []
+        self._on_doubt: list[OnDoubt] = []
         self._on_drained: list[OnDrained] = []
 
     # --- transactions, the Pythonic way ---
@@ -187,6 +193,17 @@ class Transacting(Peer, ABC):
         """
         check_callable("callback", callback)
         self._on_end.append(callback)
+
+    def on_doubt(self, callback: OnDoubt) -> None:
+        """Call this when a transaction's deadline has passed and its outcome cannot be known yet.
+
+        The client's broker has agreed to the commit and is cut off from the broker that decides.
+        `callback` gets the transaction's name and the name of that broker. Nothing has to be done:
+        the outcome comes when the broker can be reached again. Until then the client's plain calls
+        that overlap the transaction's wait.
+        """
+        check_callable("callback", callback)
+        self._on_doubt.append(callback)
 
     def on_drained(self, callback: OnDrained) -> None:
         """Call this with a transaction's name when no publication from before it will come.
@@ -415,6 +432,9 @@ class Transacting(Peer, ABC):
                 if name in self._watches:
                     succeed(self._watches[name].applied, None)
                     self._forget_watch(name)
+            case Doubt(name, awaited, reason):
+                logger.warning("%s waits for broker %s: %s", name, awaited, reason)
+                self._call_back(event, [*self._on_doubt])
             case Drained(name):
                 self._drained_came(name)
             case _:

@@ -198,6 +198,8 @@ class Dynamic(TwoPhaseCommit):
         tx = self.txs.get(tx_id) if tx_id is not None else None
         if tx is None or not tx.open:
             return []
+        if not tx.at_edge:
+            return self.overdue(tx, now)
         return self.doom(tx, "deadline", f"not decided by its deadline: {self.waits_for(tx)}", now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
@@ -261,6 +263,9 @@ class Dynamic(TwoPhaseCommit):
     def insists(self, operation: Operation) -> Collection[Hop]:
         return ()
 
+    def keeps(self, neighbour: Hop) -> bool:
+        return False
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was submitted")
 
@@ -287,6 +292,8 @@ class Dynamic(TwoPhaseCommit):
 
     def waits_for(self, tx: Tx) -> str:
         """What keeps a transaction from going on, at this broker, in words."""
+        if tx.in_doubt and tx.open:
+            return f"in doubt: {self.doubt(tx)}"
         if tx.status == "active":
             clients = sorted({frame.hop[1:] for frame in tx.frames.values() if frame.number})
             if clients:
@@ -317,6 +324,7 @@ class Dynamic(TwoPhaseCommit):
         age = begin.age if standing is not None else self._clock + 1
         tx = self._new(begin.tx, age, source, now)
         tx.standing = standing or LossRecord()
+        tx.deadline_at = now + begin.deadline_s
         tx.frames[source, 0] = Frame(source, 0)
         tx.words[source] = []
         started = self.start(tx, now)
@@ -351,16 +359,20 @@ class Dynamic(TwoPhaseCommit):
         self.begun(tx, undecided)
         return [
             *self._trace("begin", tx, now),
-            *self.send(self.others(tx), Init(tx.id, tx.age, undecided)),
+            *self.send(self.others(tx), Init(tx.id, tx.age, undecided, self.left_s(tx, now))),
         ]
 
     def _init(self, source: Hop, init: Init, now: float) -> list[Effect]:
         tx = self.txs.get(init.tx)
         if tx is not None and (tx.upstream != source or tx.status != "fenced"):
             return self.send((source,), Doom(init.tx, "refused", REUSED))
-        tx = tx or self._new(init.tx, init.age, source, now)
+        effects: list[Effect] = []
+        if tx is None:
+            effects += self.time_limit(init.tx, init.deadline_s)
+            tx = self._new(init.tx, init.age, source, now)
         self.begun(tx, init.undecided)
-        return [*self._trace("begin", tx, now), *self.send(self.others(tx), init)]
+        effects += self._trace("begin", tx, now)
+        return effects + self.send(self.others(tx), init)
 
     def _new(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
         self._clock = max(self._clock, age)

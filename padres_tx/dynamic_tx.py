@@ -102,6 +102,8 @@ class Tx:
         #: Where the coordinator is; its own hop at its edge broker.
         self.upstream = upstream
         self.began_at = now
+        #: At the coordinator's edge: when it has to be decided.
+        self.deadline_at = now
         self.status = "active"
         #: The neighbours whose votes or acknowledgements are outstanding.
         self.awaited: set[Hop] = set()
@@ -116,6 +118,11 @@ class Tx:
         self.forgotten = False
         #: Whether the neighbour towards the coordinator has lost its memory of it: here it ends.
         self.orphan = False
+        #: Whether this broker has ended it by itself at its deadline, before its yes, and has not
+        #: heard the decision.
+        self.gave_up = False
+        #: Whether clients of this broker have been told that they have to wait for the decision.
+        self.in_doubt = False
         #: D-TX: whether this side has then ended it alone, after its yes.
         self.alone = False
         #: D-TX-NI: whether that neighbour waited for an acknowledgement: nobody has committed it.

@@ -19,6 +19,8 @@ class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
     #: What the coordinator's edge broker has voted for and does not know decided: it is not in the
     #: snapshot.
     undecided: tuple[TxID, ...] = ()
+    #: What is left of its deadline; a broker that is cut off acts on it by itself. 0: nothing.
+    deadline_s: float = 0.0
 
 
 class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
@@ -79,6 +81,8 @@ class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
 
     tx: TxID
     age: int
+    #: As in Init.
+    deadline_s: float = 0.0
 
 
 class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):

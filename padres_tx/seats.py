@@ -22,7 +22,7 @@ from padres_tx import wire
 from padres_tx.holdings import Change
 from padres_tx.session import Event, Notification, Say
 from padres_tx.static import Op, Plan
-from padres_tx.transactions import Applied, Did, Terms, Transactions, Tx, Utter
+from padres_tx.transactions import Applied, Did, Doubt, Terms, Transactions, Tx, Utter
 from padres_tx.wire import TxID, tx_text
 
 
@@ -97,6 +97,8 @@ class BrokerSeat(Seat):
                 return [Applied(tx_text(message.tx))]
             case wire.Drained():
                 return self.transactions.drained(message.tx)
+            case wire.InDoubt():
+                return [Doubt(tx_text(message.tx), message.awaited, message.reason)]
             case wire.Outcome():
                 return self.transactions.questions.told(self.engine, message)
         return self.told(message)

@@ -23,6 +23,8 @@ class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
     steps: tuple[Step, ...]
     #: The edge broker of each client, as the coordinator's edge broker knows it.
     edges: dict[str, str]
+    #: The time that it has; an edge broker that is cut off tells its clients then. 0: any.
+    deadline_s: float = 0.0
 
 
 class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):

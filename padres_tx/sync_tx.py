@@ -34,7 +34,7 @@ from padres_tx.handles import Awaited, Wait
 from padres_tx.peer import CALL_TIMEOUT_S
 from padres_tx.session import FilterLike, Notification, PointLike
 from padres_tx.static import Op, Ops
-from padres_tx.transactions import DEADLINE_S, DrainedTx, Result
+from padres_tx.transactions import DEADLINE_S, Doubt, DrainedTx, Result
 
 T = TypeVar("T")
 A = TypeVar("A", bound=handles.Acting)
@@ -333,6 +333,11 @@ class Transacting(ABC):
     def on_end(self, callback: Callable[[Result], None]) -> None:
         """Call this with the result of each transaction that the client has to do with."""
         self._run(call_in_loop(self._client.on_end, self._relay(callback)))
+
+    def on_doubt(self, callback: Callable[[Doubt], None]) -> None:
+        """Call this when a transaction's deadline has passed and its outcome cannot be known yet;
+        see the asyncio client's `on_doubt`."""
+        self._run(call_in_loop(self._client.on_doubt, self._relay(callback)))
 
     def on_drained(self, callback: Callable[[DrainedTx], None]) -> None:
         """Call this with a transaction's name when no publication from before it will come."""

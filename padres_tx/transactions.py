@@ -153,6 +153,18 @@ class Applied(EngineEvent, frozen=True):
     tx: str
 
 
+class Doubt(EngineEvent, frozen=True):
+    """A transaction's deadline has passed, and the client's broker cannot end it by itself.
+
+    It waits for the broker `awaited`, which decides; `reason` names brokers that cannot be reached.
+    The client is told the outcome when it is known.
+    """
+
+    tx: str
+    awaited: str
+    reason: str
+
+
 class DrainedTx(str):
     """The name of a transaction that is drained, and what this client has changed by it."""
 

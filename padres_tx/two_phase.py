@@ -12,6 +12,25 @@ The coordinator's edge broker asks for votes and owns the decision:
 A broker that was restarted knows nothing of a transaction: it votes no, and has no objection to
 any decision.
 
+**A side that is cut off.** Every broker knows the deadline. The coordinator's edge broker aborts
+then what is not decided, so as a rule its decision comes first. Where it does not come, because a
+link or a broker on the way is down, a broker waits OVERDUE_AFTER_S more and then acts by itself:
+
+    Before its yes it aborts the transaction, for itself and all behind it, and sends Doom. There is
+    still one outcome. A commit needs the yes of every broker (`_answer`: the edge decides when no
+    vote is awaited, and a broker says yes when it has one from all behind it). This broker has not
+    said yes, and will not: the transaction is closed here, and Prepare finds it so. So every other
+    decision is an abort, too: by Doom, by the deadline, or because the edge broker has gone. Those
+    behind have this broker as their only way to the coordinator, and take its word as ever, whether
+    they had said yes or not. When the decision comes after all, it is only acknowledged.
+
+    After its yes it may not: the others may have committed. It tells its clients (InDoubt) which
+    broker they wait for, and waits. Nothing but the decision ends that, or a neighbour that has
+    lost its memory.
+
+None of this depends on clocks: an early or late deadline costs an abort and never an outcome. An
+engine without votes says what binds it instead (`is_bound`).
+
 Each broker remembers for a while how transactions have ended (`padres_tx.outcomes`), and answers
 those who ask (`padres_tx.questions`).
 
@@ -26,26 +45,33 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from overlay.broker import Broker
-from overlay.effects import CancelTimer, Effect, Send
+from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
-from overlay.messages import Hop
+from overlay.messages import ClientName, Hop
 from overlay.tasks import Tasks
+from padres_tx import inspection
 from padres_tx.broker_wire import Answer, Ask
-from padres_tx.dynamic_tx import Tx, Verdict
+from padres_tx.dynamic_tx import YES, Tx, Verdict
 from padres_tx.dynamic_wire import AnyBetween, Decide, Decided, Doom, Forget, Prepare, Vote, codec
 from padres_tx.outcomes import EndedTx, Outcomes
 from padres_tx.questions import Questions
 from padres_tx.wire import (
+    DEADLINE_LIMIT_S,
     Applied,
     AskOutcome,
     Drained,
     Ended,
+    InDoubt,
     ToClient,
     TxID,
     engine_message,
     to_client,
     tx_text,
 )
+
+#: How long after a deadline brokers act on it that do not decide: the decision of the one that
+#: does, which it makes at the deadline, comes first unless the way is cut or very slow.
+OVERDUE_AFTER_S = 1.0
 
 #: The vote of a broker that has sent Doom, which says why.
 DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
@@ -98,6 +124,10 @@ class TwoPhaseCommit(ABC):
     def forgotten(self, tx: Tx) -> None:
         """Every broker has the decision."""
         del self.txs[tx.id]
+
+    def is_bound(self, tx: Tx) -> bool:
+        """Whether others may commit without any further word from this broker."""
+        return tx.voted and tx.verdict == YES
 
     def something_decided(self, now: float) -> list[Effect]:
         """A transaction was decided here, of whichever engine, and what it held up is released."""
@@ -179,6 +209,11 @@ class TwoPhaseCommit(ABC):
             return [*self._remember(decide, now), *self.send((source,), Decided(decide.tx))]
         if tx.upstream != source and tx.open:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        if tx.gave_up and tx.upstream == source:
+            if decide.committed:
+                raise ProtocolError(f"{source} commits {tx_text(tx.id)} without our yes")
+            tx.gave_up = tx.orphan = False
+            return self._acknowledge(tx, now)
         if not tx.open:
             if tx.orphan and tx.upstream == source and not tx.forgotten:
                 # The link was lost and not the neighbour's memory: Decided goes there, after all.
@@ -220,9 +255,8 @@ class TwoPhaseCommit(ABC):
         tx.awaited = set(self.others(tx))
         tx.tasks = Tasks()
         tx.frames.clear()
-        effects: list[Effect] = []
+        effects: list[Effect] = [CancelTimer(f"{self.name}/{tx_text(tx.id)}")]
         if tx.at_edge:
-            effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
             self.ended_here(tx, decide, now)
         effects += self._trace("decide", tx, now)
         effects += self.decided(tx, now)
@@ -263,7 +297,7 @@ class TwoPhaseCommit(ABC):
 
     def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
         """When all behind this broker have the decision, say so; at the edge, that was all."""
-        if tx.awaited or tx.forgotten:
+        if tx.awaited or tx.forgotten or (tx.gave_up and not tx.orphan):
             return []
         if not tx.at_edge and not tx.orphan:
             return self.send((tx.upstream,), Decided(tx.id))
@@ -285,6 +319,53 @@ class TwoPhaseCommit(ABC):
             effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
         self.forgotten(tx)
         return effects
+
+    # --- a side that is cut off from the coordinator's edge broker ---
+
+    def left_s(self, tx: Tx, now: float) -> float:
+        """What is left of a deadline, at the coordinator's edge broker."""
+        return max(tx.deadline_at - now, 0.0)
+
+    def time_limit(self, tx_id: TxID, deadline_s: float) -> list[Effect]:
+        """Act on a transaction's deadline here, in case that its decision does not come.
+
+        Raises ProtocolError if that is no deadline.
+        """
+        if not 0 <= deadline_s <= DEADLINE_LIMIT_S:
+            raise ProtocolError(f"{tx_text(tx_id)} has a deadline of {deadline_s} s")
+        delay_s = deadline_s + OVERDUE_AFTER_S
+        return [SetTimer(f"{self.name}/{tx_text(tx_id)}", delay_s)] if deadline_s else []
+
+    def overdue(self, tx: Tx, now: float) -> list[Effect]:
+        """The deadline has passed and the decision has not come: end it here, or say why not."""
+        if self.is_bound(tx):
+            if tx.in_doubt:
+                return []
+            tx.in_doubt = True
+            told = InDoubt(tx.id, self._decider(tx), self.doubt(tx))
+            return [self.tell(hop, told) for hop in tx.words]
+        reason = f"not decided by its deadline: {self._way(tx)}"
+        effects: list[Effect] = []
+        if not tx.doomed:
+            effects += self.send((tx.upstream,), Doom(tx.id, "deadline", reason))
+        tx.gave_up = True
+        return effects + self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
+
+    def doubt(self, tx: Tx) -> str:
+        """Why clients of this broker have to wait, in words."""
+        return f"voted yes, waits for {self._way(tx)}"
+
+    def _way(self, tx: Tx) -> str:
+        missing = inspection.missing(self.broker.reach, [tx.upstream])
+        decider = self._decider(tx)
+        way = f"the decision from {decider}"
+        if decider != tx.upstream:
+            way += f" via {tx.upstream}"
+        return f"{way}; {missing}" if missing else way
+
+    def _decider(self, tx: Tx) -> str:
+        home = self.routing.crt.get(ClientName(tx.id[0]))
+        return str(home.edge) if home is not None else f"the broker of {tx.id[0]}"
 
     # --- questions for the outcome (padres_tx.questions.Asked) ---
 

@@ -236,8 +236,19 @@ class Outcome(Said, frozen=True, array_like=True, gc=False, tag=27):
     reason: str = ""
 
 
+class InDoubt(Said, frozen=True, array_like=True, gc=False, tag=26):
+    """To who takes part, once: the deadline has passed, and this side cannot end it alone.
+
+    It waits for the broker `awaited`, which decides; `reason` says what is known of the way there.
+    """
+
+    tx: TxID
+    awaited: str
+    reason: str
+
+
 FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit | Look | AskOutcome
-ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | Outcome
+ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | InDoubt | Outcome
 
 to_client: StructCodec[ToClient] = StructCodec(ToClient)
 from_client: StructCodec[FromClient] = StructCodec(FromClient)

@@ -26,7 +26,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.wire import TxID, tx_text
-from proofs import planted_held
+from proofs import planted_absent, planted_held
 from proofs.checkers import Kind
 from proofs.literal import UnstampedVersions
 from proofs.workload import RESTART, Shape
@@ -365,6 +365,11 @@ LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
 RESTARTS = Shape("d-tx-ni", faults=("delay", RESTART))
 MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
 
+
+def _partitions(engine: str) -> Shape:
+    return Shape(engine, 3, 6, 12, ("delay", "partition"))
+
+
 BUGS: dict[str, Bug] = {
     "order-d-tx": Bug("order", "d-tx", GoesOnDTx),
     "order-d-tx-ni": Bug("order", "d-tx-ni", GoesOnDTxNI),
@@ -397,4 +402,9 @@ BUGS: dict[str, Bug] = {
     "held-overtaken-by-plan": Bug("divergence", "s-tx", planted_held.Overtakes, MIXED_CROWD),
     "held-behind-a-yes": Bug("cycle", "d-tx", planted_held.TakesEveryYes, LEAVING_CROWD),
     "held-further-on": Bug("cycle", "d-tx", planted_held.ReadsUnderWay, CROWD),
+    "absent-after-yes": Bug("split", "d-tx", planted_absent.EndsAfterItsYes, _partitions("d-tx")),
+    "absent-after-answer": Bug(
+        "split", "d-tx-ni", planted_absent.EndsAfterItsAnswer, _partitions("d-tx-ni")
+    ),
+    "absent-untold": Bug("divergence", "d-tx", planted_absent.SaysNothing, _partitions("d-tx")),
 }

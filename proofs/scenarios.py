@@ -16,7 +16,7 @@ from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
 from padres_tx.engines import broker_factories
-from proofs import fenced, literal, literal_static, planted_clients
+from proofs import fenced, literal, literal_static, planted_absent, planted_clients
 from proofs.actors import (
     Dynamic,
     Plain,
@@ -576,12 +576,34 @@ COMPENSATION = [
 FAULTS = [
     Scenario(
         "deadline",
-        "(11) a D-TX handover whose deadline may pass at any moment",
+        "(11) a D-TX handover whose deadline may pass at any moment, at each broker",
         CHAIN_3,
         {"E": "B1", "W1": "B3", "W2": "B2"},
         handover("d-tx"),
         HANDOVER_HELD,
-        ours(),
+        ours(
+            alone=weaker(
+                "a broker ends at the deadline what it has voted yes for",
+                "split",
+                d_tx=planted_absent.EndsAfterItsYes,
+            )
+        ),
+        ring=True,
+    ),
+    Scenario(
+        "deadline-d-tx-ni",
+        "(11) a D-TX-NI handover whose deadline may pass at any moment, at each broker",
+        CHAIN_3,
+        {"E": "B1", "W1": "B3", "W2": "B2"},
+        {**handover("d-tx-ni"), "E": Role()},
+        HANDOVER_HELD,
+        ours(
+            alone=weaker(
+                "a broker ends at the deadline what it has acknowledged",
+                "split",
+                d_tx_ni=planted_absent.EndsAfterItsAnswer,
+            )
+        ),
         ring=True,
     ),
     Scenario(

@@ -70,7 +70,7 @@ OUTAGE_STEPS = 16
 #: what happens; how long partitions last, around that, past a short deadline, and past the time
 #: after which brokers act on one; and that deadline, which some transactions have.
 ABSENT_AFTER_S = 0.02
-PARTITION_MS = (20, 40, 80, 160, 400, 1300, 3000)
+PARTITION_MS = (20, 40, 160, 1300, 3000, 3000)
 HURRY_S = 0.15
 
 T = TypeVar("T")
@@ -208,11 +208,9 @@ class Program:
             self.faults += self._several(3, self._restart)
         if "partition" in shape.faults and len(self.tree) > 1:
             self.faults += self._several(4, self._partition)
-            hurried = self._several(3, lambda: self.choose(1 + len(self.transactions)))
-            for at in hurried:
-                if at:
-                    hurry = self.transactions[at - 1]._replace(deadline_s=HURRY_S)
-                    self.transactions[at - 1] = hurry
+            for at, transaction in enumerate(self.transactions):
+                if self.choose(2):
+                    self.transactions[at] = transaction._replace(deadline_s=HURRY_S)
         #: How many choices it took; those behind them are delays.
         self.length = len(tape.choices)
 

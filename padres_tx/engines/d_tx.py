@@ -20,6 +20,10 @@ that is not done everywhere yet: that one may be held further on, for somebody e
 transaction would read it in one place and not in another. What is done everywhere before the vote
 has come to every other broker before Prepare, or it would have been held there. The other engines
 say the same of theirs (`undecided`): what is not decided, or not carried out everywhere.
+A plain operation counts as done without a neighbour that cannot be reached. So no yes crosses a
+link, in either direction, as long as the neighbour has not done all that it was sent meanwhile; and
+what such a neighbour was asked before is waited for until the transactions are decided that this
+broker has said yes to, since others may judge them by that.
 
 **Losing.** A transaction keeps the age of its first attempt, so it wins against younger ones. What
 it can still lose to is something that commits between its snapshot and its Prepare. After some
@@ -48,6 +52,7 @@ from overlay.versions import Seen
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
 from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
+from padres_tx.losses import FENCE_LIMIT_S
 from padres_tx.outcomes import REUSED
 from padres_tx.plain_writes import PlainWrites
 from padres_tx.wire import Look, TxID, parse_tx, tx_text
@@ -166,6 +171,8 @@ class DTx(Dynamic):
         """A yes of a neighbour counts if all that came from it before could be carried out here."""
         tx = self.txs.get(vote.tx)
         if tx is not None and tx.open and not vote.code:
+            if self.broker.is_late(source):
+                return super()._vote(source, Vote(vote.tx, *self._behind(source)), now)
             for came_from, message in self.broker.held:
                 if came_from == source:
                     held = of_plain(self.routing, source, message, self.broker.versions.view())
@@ -175,11 +182,13 @@ class DTx(Dynamic):
         return super()._vote(source, vote, now)
 
     def _answer(self, tx: Tx, now: float) -> list[Effect]:
-        """A yes goes to a neighbour that was unreachable only when that has caught up: else it may
-        have missed what the transaction has read on this side, which counts as done without it."""
-        if tx.verdict == YES and self.broker.is_late(tx.upstream):
-            tx.verdict = Verdict(CONFLICT, f"{tx.upstream} catches up after it was unreachable")
+        if tx.verdict == YES and not tx.voted and self.broker.is_late(tx.upstream):
+            tx.verdict = self._behind(tx.upstream)
         return super()._answer(tx, now)
+
+    @staticmethod
+    def _behind(hop: Hop) -> Verdict:
+        return Verdict(CONFLICT, f"{hop} has to catch up, after it could not be reached")
 
     @staticmethod
     def _lost(against: str, filter: Any, client: str = "") -> Verdict:
@@ -195,8 +204,9 @@ class DTx(Dynamic):
     # --- plain operations ---
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        """While there is a fence, what clients begin has to wait."""
-        return bool(self._fences)
+        """While there is a fence, what clients begin has to wait; but not for one that cannot be
+        given precedence, since a broker is missing."""
+        return bool(self._fences) and not self.broker.reach.missing
 
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
         preparing = self._preparing()
@@ -204,6 +214,14 @@ class DTx(Dynamic):
             return False
         plain = of_plain(self.routing, source, message, self.broker.versions.view())
         return any(plain.conflict(tx.footprint) for tx in preparing)
+
+    def keeps(self, neighbour: Hop) -> bool:
+        return any(
+            self.is_bound(tx)
+            and tx.upstream != neighbour
+            and not self.broker.reach.is_absent(tx.upstream)
+            for tx in self.preparing.values()
+        )
 
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
         if not self._plain_writes.wanted:
@@ -264,13 +282,20 @@ class DTx(Dynamic):
         return self.losses.grants_fence(tx.upstream, tx.standing, now)
 
     def start(self, tx: Tx, now: float) -> list[Effect]:
-        tx.fenced = self.grants_fence(tx, now)
-        return self._raise(tx, "fencing", now) if tx.fenced else super().start(tx, now)
+        # While a broker is missing nobody could be given precedence; all would wait in vain.
+        tx.fenced = not self.broker.reach.missing and self.grants_fence(tx, now)
+        if not tx.fenced:
+            return super().start(tx, now)
+        tx.deadline_at = min(tx.deadline_at, now + FENCE_LIMIT_S)
+        return self._raise(tx, "fencing", now)
 
     def _fence(self, source: Hop, fence: Fence, now: float) -> list[Effect]:
         tx = self.txs.get(fence.tx)
         if tx is None:
-            return self._raise(self._new(fence.tx, fence.age, source, now), "fencing", now)
+            effects = self.time_limit(fence.tx, fence.deadline_s)
+            tx = self._new(fence.tx, fence.age, source, now)
+            tx.deadline_at = now + fence.deadline_s
+            return effects + self._raise(tx, "fencing", now)
         if tx.upstream != source or tx.status != "fenced":
             return self.send((source,), Doom(fence.tx, "refused", REUSED))
         return self._raise(tx, "flushing", now)
@@ -280,7 +305,7 @@ class DTx(Dynamic):
         tx.status = status
         tx.awaited = set(self.others(tx))
         self._fences[tx.id] = tx
-        effects = self.send(self.others(tx), Fence(tx.id, tx.age))
+        effects = self.send(self.others(tx), Fence(tx.id, tx.age, self.left_s(tx, now)))
         for engine in self.broker.engines.values():
             effects += getattr(engine, "give_way", _nobody)(now)
         return effects + self._fences_again(now)

@@ -80,6 +80,14 @@ class DTxNI(Dynamic):
         self.preparing[tx.id] = tx
         return self._answer(tx, now)
 
+    def is_bound(self, tx: Tx) -> bool:
+        """An acknowledgement is what a vote is in D-TX: while this broker owes one, no other broker
+        can have committed. When it owes none, the coordinator's edge may commit at any moment."""
+        return not _owes(tx)
+
+    def doubt(self, tx: Tx) -> str:
+        return f"acknowledged all that was asked, waits for {self._way(tx)}"
+
     def undecided(self) -> list[tuple[str, Footprint]]:
         """What is written here and may be undone, or is not so everywhere yet: nobody isolated may
         build on it."""

@@ -61,7 +61,7 @@ from padres_tx.static_tx import (
     Tx,
     codec,
 )
-from padres_tx.two_phase import something_decided
+from padres_tx.two_phase import OVERDUE_AFTER_S, something_decided
 from padres_tx.wire import (
     DEADLINE_LIMIT_S,
     TX_LIMIT,
@@ -70,6 +70,7 @@ from padres_tx.wire import (
     AskOutcome,
     Effective,
     Ended,
+    InDoubt,
     Step,
     Submit,
     ToClient,
@@ -138,10 +139,29 @@ class STx:
     def wake(self, key: str, now: float) -> list[Effect]:
         tx_id = parse_tx(key)
         tx = self.txs.get(tx_id) if tx_id is not None else None
-        if tx is None or not tx.open:
+        if tx is None:
             return []
+        if not (tx.open and tx.at_edge):
+            return self._overdue(tx)
         reason = f"no answer from {self._unanswered(tx)}"
         return self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
+
+    def _overdue(self, tx: Tx) -> list[Effect]:
+        """The deadline has passed. What is admitted here may be committed elsewhere, and what is
+        committed has its order: so clients can only be told whom they wait for."""
+        if tx.status not in ("planned", "committed"):
+            return []
+        edge = tx.edges[tx.id[0]]
+        missing = inspection.missing(self.broker.reach, tx.span)
+        waits = f"committed, waits for {len(tx.steps) - len(tx.handled)} operations"
+        if tx.open:
+            missing = inspection.missing(self.broker.reach, [tx.upstream])
+            waits = f"admitted its part, waits for the decision from {edge}"
+            if edge != tx.upstream:
+                waits += f" via {tx.upstream}"
+        told = InDoubt(tx.id, edge, f"{waits}; {missing}" if missing else waits)
+        here = [client for client, at in tx.edges.items() if at == self.broker.name]
+        return [self._tell(client_hop(client), told) for client in here]
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         # What was admitted for it is decided without it; `holds` keeps its words until then.
@@ -201,6 +221,9 @@ class STx:
         it moves there comes first; so nobody of the span is left out."""
         tx = self._spreading.get((operation.client, operation.seq))
         return tx.span if tx is not None else ()
+
+    def keeps(self, neighbour: Hop) -> bool:
+        return False
 
     def undecided(self) -> list[tuple[str, Footprint]]:
         """What is admitted here, and what may not be carried out everywhere yet: an isolated
@@ -272,7 +295,7 @@ class STx:
             reason = f"{', '.join(unknown)} not connected"
             return [self._tell(source, Ended(submit.tx, False, "left", reason))]
         edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
-        plan = Plan(submit.tx, submit.steps, edges)
+        plan = Plan(submit.tx, submit.steps, edges, submit.deadline_s)
         timer = SetTimer(f"{self.name}/{tx_text(submit.tx)}", submit.deadline_s)
         return [timer, *self._plan(source, plan, now)]
 
@@ -293,6 +316,8 @@ class STx:
         return ""
 
     def _plan(self, source: Hop, plan: Plan, now: float) -> list[Effect]:
+        if not 0 <= plan.deadline_s <= DEADLINE_LIMIT_S or plan.tx[0] not in plan.edges:
+            raise ProtocolError(f"{source} has no such plan to forward: {tx_text(plan.tx)}")
         tx = self.txs[plan.tx] = Tx(plan, source, now)
         homes = {name: self.routing.crt.get(ClientName(name)) for name in plan.edges}
         span = {home.hop for home in homes.values() if home and not is_client(home.hop)}
@@ -302,6 +327,9 @@ class STx:
         tx.unanswered = set(plan.edges.values())
         effects = self._trace("begin", tx, now)
         effects += self._send(self._beyond(tx, source), plan)
+        if plan.deadline_s and not tx.at_edge and self.broker.name in plan.edges.values():
+            delay_s = plan.deadline_s + OVERDUE_AFTER_S
+            effects.append(SetTimer(f"{self.name}/{tx_text(tx.id)}", delay_s))
         moved = [
             client
             for client, home in homes.items()
@@ -422,7 +450,7 @@ class STx:
         beyond = self._beyond(tx, tx.upstream)
         tx.awaited = set(beyond)
         effects: list[Effect] = []
-        if tx.at_edge:
+        if not decide.committed:
             effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
         effects += self._trace("decide", tx, now)
         effects += self._send(beyond, decide)
@@ -590,8 +618,9 @@ class STx:
         if not tx.complete or tx.status != "committed":
             return []
         tx.status = "finished"
+        timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
         self.reserved.pop(tx.id, None)
-        effects = self._tell_clients(tx)
+        effects = [timer, *self._tell_clients(tx)]
         effects += self.broker.release(now)
         effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)

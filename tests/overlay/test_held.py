@@ -48,6 +48,9 @@ class Bystander:
     def insists(self, operation: Operation) -> tuple[Hop, ...]:
         return ()
 
+    def keeps(self, neighbour: Hop) -> bool:
+        return False
+
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was submitted")
 

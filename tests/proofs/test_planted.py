@@ -47,6 +47,9 @@ SEEDS = {
     "held-overtaken-by-plan": 189,
     "held-behind-a-yes": 139,
     "held-further-on": 452,
+    "absent-after-yes": 118,
+    "absent-after-answer": 41,
+    "absent-untold": 0,
 }
 
 #: What a run without bugs shows may change with the engines' messages; a few more seeds to look in.

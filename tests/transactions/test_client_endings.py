@@ -11,7 +11,7 @@ from padres_tx import wire
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost, TransactionAborted
 from padres_tx.handles import Part
 from padres_tx.session import Notification
-from padres_tx.transactions import Result
+from padres_tx.transactions import Doubt, Result
 from tests.transactions.client_cast import (
     DECIDED,
     DYNAMIC,
@@ -197,6 +197,24 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
         broker.answer = lambda message: [wire.Ended(message.tx, True)]
         with pytest.raises(CallTimeout, match=f"apply {tx}, which is committed"):
             await e.commitTX(tx, wait="applied")
+
+
+@asynchronous
+async def test_a_client_is_told_that_a_transaction_is_in_doubt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with by_hand() as (e, broker):
+        told: list[object] = []
+        e.on_doubt(told.append)
+        e.on_end(lambda result: told.append(result.status))
+        tx = ("C", 0, 1)
+        broker.tell(wire.Tcm(tx, 1, "C", 1, X1, b""))
+        broker.tell(wire.InDoubt(tx, "B1", "voted yes; unreachable: B2"))
+        broker.tell(wire.Ended(tx, True))
+        await quiet(e)
+        name = wire.tx_text(tx)
+        assert told == [Doubt(name, "B1", "voted yes; unreachable: B2"), "committed"]
+        assert f"{name} waits for broker B1: voted yes; unreachable: B2" in caplog.text
 
 
 @asynchronous
