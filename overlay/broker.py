@@ -31,7 +31,6 @@ from overlay.errors import (
     NameTaken,
     NotAdvertised,
     OperationError,
-    OverlayError,
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
@@ -58,13 +57,15 @@ from overlay.messages import (
 )
 from overlay.notation import format_publication
 from overlay.reach import Reach
-from overlay.recording import Recorder, moved
+from overlay.recording import moved
 from overlay.routing import Home, Routing, Scope
 from overlay.space import Entry
 from overlay.table_pages import page
 from overlay.tasks import Task, Tasks
 from overlay.trace import TraceKind
+from overlay.turns import WORK
 from overlay.versions import Versions
+from overlay.waiting import WaitingOperations, answer
 
 #: What a client may be called; a name stands in tables, traces and error messages.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
@@ -72,13 +73,8 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 #: Entries that one client may hold in the tables, so that one client cannot fill every broker.
 ENTRIES_PER_CLIENT = 1_000_000
 
-#: Plain operations that may wait for undecided transactions; a client's that comes on top of them
-#: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
-HELD_LIMIT = 100_000
-TOO_MANY_WAIT = "too many operations wait for undecided transactions"
 
-
-class Broker(Recorder):
+class Broker(WaitingOperations):
     """One broker of the tree.
 
     Call `receive` with every message in the order of its link and carry the effects out in order;
@@ -112,17 +108,8 @@ class Broker(Recorder):
         #: Clients here that leave and wait for the end of it, with their tasks once those begin.
         self._leaving: dict[Hop, Task | None] = {}
         self.lives = Lives(salt)
-        #: What clients have said while words of theirs are reserved, in each client's order.
-        self._waiting: dict[Hop, deque[Operation | Leave]] = {}
-        #: Plain operations that wait for a transaction's decision, in the order of their arrival.
-        #: Those of an engine's transaction come with the engine's name and what it wants back;
-        #: those that undo something with their task. A client that comes back waits behind its own
-        #: leaving.
-        self._held: deque[tuple[Hop, Operation | Leave | Join, str, Any]] = deque()
-        #: While one that has waited is carried out: how many that came with it wait in its place.
-        self._in_its_place: int | None = None
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
-            Pub: self._publish,
+            Pub: self._published,
             Operation: self._operate,
             Done: self._done,
             Join: self._asked_to_join,
@@ -149,6 +136,8 @@ class Broker(Recorder):
 
     def wake(self, key: str, now: float) -> list[Effect]:
         """A timer that `SetTimer` asked for has run out."""
+        if key == WORK:
+            return self._work(now)
         engine, _, rest = key.partition("/")
         return self.engines[engine].wake(rest, now)
 
@@ -284,7 +273,7 @@ class Broker(Recorder):
         those before.
         """
         from_client = is_client(source)
-        if self.trace or (from_client and self.versions.stamp):
+        if self.trace or (from_client and self.versions.stamp) or source in self._stalled:
             return []
         view = self.versions.view()
         if from_client:
@@ -326,6 +315,9 @@ class Broker(Recorder):
             if pub.__class__ is not Pub or (versions and pub.hidden):
                 return at
         return len(messages)
+
+    def _published(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
+        return [] if self._wait_behind(source, pub) else self._publish(source, pub, now)
 
     def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
         view = self.versions.view(pub.hidden)
@@ -378,61 +370,6 @@ class Broker(Recorder):
             raise ProtocolError(f"{source} is no neighbour of {self.name}")
         return self._plain(source, operation, now)
 
-    def _plain(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        """Carry out a plain operation, or let it wait for the transactions it conflicts with."""
-        if is_client(source) and (source in self._waiting or self._is_reserved(source, message)):
-            waiting = self._waiting.setdefault(source, deque())
-            if len(waiting) >= HELD_LIMIT and isinstance(message, Operation):
-                return _answer(source, message.req, OperationError(TOO_MANY_WAIT))
-            waiting.append(message)
-            return []
-        return self._shared(source, message, now)
-
-    def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        if self._must_wait(source, message):
-            if (
-                len(self._held) >= HELD_LIMIT
-                and is_client(source)
-                and isinstance(message, Operation)
-            ):
-                return _answer(source, message.req, OperationError(TOO_MANY_WAIT))
-            self._held.append((source, message, "", None))
-            return []
-        return self._carry_out(source, message, now)
-
-    def submit(
-        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
-    ) -> list[Effect]:
-        """Let an engine change the tables for everybody at once, when a plain operation might.
-
-        `Engine.resume` is called, now or later. What an engine submits while it resumes one that
-        has waited takes the place of that one: it does not go behind what came meanwhile, which
-        may be a consequence of it, from another broker that did not have to wait.
-        """
-        place = self._in_its_place
-        if place is None and self._must_wait(source, operation, engine):
-            self._held.append((source, operation, engine, context))
-            return []
-        if place is not None and (place or self._conflicts(source, operation, engine)):
-            self._held.insert(place, (source, operation, engine, context))
-            self._in_its_place = place + 1
-            return []
-        return self.engines[engine].resume(source, operation, context, now)
-
-    def put_back(
-        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
-    ) -> list[Effect]:
-        """Carry out an operation whose effect is worked out already (`store`, `drop`), in its turn.
-
-        For undoing: it takes entries out, or brings them back under their old numbers.
-        `Engine.completed` is called when it is done everywhere.
-        """
-        task = Task(source, 0, engine, context)
-        if self._must_wait(source, operation):
-            self._held.append((source, operation, "", task))
-            return []
-        return self._undo(task, operation, now)
-
     def start(
         self,
         engine: str,
@@ -469,63 +406,6 @@ class Broker(Recorder):
         effects = [self._ask(task, hop, message) for hop, message in sent]
         return effects + self._finished(task, now)
 
-    def release(self, now: float) -> list[Effect]:
-        """Carry out what has waited for a decision and need not wait any more."""
-        effects: list[Effect] = []
-        if self._in_its_place is not None:
-            return effects  # Called from below; the loop goes on.
-        if self._lost:
-            effects += self._give_up(now)
-        while self._held:
-            source, message, engine, context = self._held[0]
-            if not isinstance(message, Join) and self._conflicts(source, message, engine):
-                break
-            self._held.popleft()
-            if isinstance(message, Join):
-                effects += self._join(source, message, now)
-            elif engine:
-                assert isinstance(message, Operation)
-                self._in_its_place = 0
-                try:
-                    effects += self.engines[engine].resume(source, message, context, now)
-                finally:
-                    self._in_its_place = None
-            elif isinstance(context, Task):
-                assert isinstance(message, Operation)
-                effects += self._undo(context, message, now)
-            else:
-                effects += self._carry_out(source, message, now)
-        for source in list(self._waiting):
-            waiting = self._waiting[source]
-            while waiting and not self._is_reserved(source, waiting[0]):
-                effects += self._shared(source, waiting.popleft(), now)
-            if not waiting:
-                del self._waiting[source]
-        return effects
-
-    def _is_reserved(self, source: Hop, message: Operation | Leave) -> bool:
-        return any(engine.reserves(source, message) for engine in self.engines.values())
-
-    def _must_wait(self, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
-        return bool(self._held) or self._conflicts(source, message, engine)
-
-    def _conflicts(self, source: Hop, message: Operation | Leave, engine: str) -> bool:
-        others = (seat for name, seat in self.engines.items() if name != engine)
-        return any(other.holds(source, message) for other in others)
-
-    @property
-    def held(self) -> list[tuple[Hop, Operation | Leave]]:
-        """The operations on the shared tables that wait for a decision."""
-        return [(hop, said) for hop, said, _, _ in self._held if not isinstance(said, Join)]
-
-    def said_before(self, source: Hop, *, held: bool = True) -> list[Operation]:
-        """What a client has said that waits, and so will be numbered after what it says now; with
-        or without what is held for others."""
-        waiting = list(self._waiting.get(source, ()))
-        if held:
-            waiting += [said for hop, said in self.held if hop == source]
-        return [said for said in waiting if isinstance(said, Operation)]
-
     @property
     def under_way(self) -> list[tuple[Hop, Operation]]:
         """The operations that were carried out here, and are not done everywhere behind."""
@@ -536,7 +416,7 @@ class Broker(Recorder):
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
         waits = len(self._tasks) or self._held or self._waiting or self._joining
-        return not (waits or self._tasks.is_late)
+        return not (waits or self._tasks.is_late or len(self._jobs))
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if isinstance(message, Leave):
@@ -546,7 +426,7 @@ class Broker(Recorder):
             try:
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
-                return _answer(source, operation.req, error)
+                return answer(source, operation.req, error)
             task.number = operation.seq
         return self._apply(task, operation, now)
 
@@ -648,7 +528,7 @@ class Broker(Recorder):
             # Two clients of one name came at once, at two brokers, and their joins have crossed.
             # Every broker decides alike: the one that came first stays.
             if (home.life, home.edge) <= (life, edge):
-                return _answer(source, join.req, self._name_taken(client))
+                return answer(source, join.req, self._name_taken(client))
             if home.edge == self.name:
                 # If a broker between the two was lost meanwhile, it may have been let in already.
                 loser = self._joining.get(home.hop)
@@ -673,7 +553,7 @@ class Broker(Recorder):
         self, source: Hop, req: int, client: ClientName, reason: str = ""
     ) -> list[Effect]:
         error = NameTaken(reason) if reason else self._name_taken(client)
-        return [*_answer(source, req, error), Close(source, error.code, str(error))]
+        return [*answer(source, req, error), Close(source, error.code, str(error))]
 
     def _name_taken(self, client: ClientName) -> NameTaken:
         home = self.routing.crt.get(client)
@@ -783,10 +663,6 @@ def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
     if is_client(source) or source not in hops:
         return hops
     return tuple(hop for hop in hops if hop != source)
-
-
-def _answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:
-    return [Send((hop,), Done(req, error.code, str(error)))] if req else []
 
 
 def _came_earlier(client: str, edge: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from overlay.effects import Effect
 from overlay.messages import Hop, Leave, Operation
 from overlay.routing import Outcome
+from overlay.turns import Worked
 
 if TYPE_CHECKING:
     from overlay.broker import Broker
@@ -76,6 +77,24 @@ class Engine(Protocol):
     def completed(self, context: Any, now: float) -> list[Effect]:
         """What `Broker.start`, `tell` or `put_back` was given is done everywhere, with all that it
         triggered."""
+        ...
+
+    def work(self, context: Any, now: float) -> Worked:
+        """Do the next slice of what was given to `Broker.later` or `Broker.in_turn`: work of about
+        `Broker.slice` units, and at least a part of it."""
+        ...
+
+    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
+        """Whether an operation may be carried out before the rest of what was given to
+        `Broker.in_turn`: it makes no difference which comes first."""
+        ...
+
+    def owns(self, context: Any, operation: Operation) -> bool:
+        """Whether an operation of a neighbour only says what `Broker.in_turn` was given to do."""
+        ...
+
+    def released(self, now: float) -> list[Effect]:
+        """All that waited for a decision and need not wait any more has been carried out."""
         ...
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:

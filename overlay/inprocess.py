@@ -2,7 +2,8 @@
 
 Every message goes through the codec and through one queue, so each link is FIFO, and each call
 runs until nothing is left to do: when it returns, the overlay is at rest. There is no clock: time
-moves when somebody moves it (`advance`), and only then do timers run out.
+moves when somebody moves it (`advance`), and only then do timers run out; those without delay,
+which cut long work into slices, run out within the call.
 
 It can be used from several threads: one works at a time, and the others wait. A port is called
 from whichever thread that is.
@@ -167,9 +168,7 @@ class InProcess:
                 end, neighbour = ends
                 self._carry_out(end, self.brokers[end].link_down(neighbour, self.now))
                 return
-        broker, key = next(timer for timer, at in self._timers.items() if at == due)
-        del self._timers[broker, key]
-        self._carry_out(broker, self.brokers[broker].wake(key, self.now))
+        self._wake(next(timer for timer, at in self._timers.items() if at == due))
 
     def stop(self, error: OverlayError) -> None:
         """Detach everybody with this reason."""
@@ -203,15 +202,26 @@ class InProcess:
             return  # A port has called us from `deliver`: the call that runs will do it.
         self._running = True
         try:
-            while self._queue:
-                broker, source, body = self._queue.popleft()
-                if isinstance(source, Attachment):
-                    self._receive(source, body)
-                else:
-                    core = self.brokers[broker]
-                    self._carry_out(broker, core.receive(Hop(source), _read(body), self.now))
+            while True:
+                while self._queue:
+                    broker, source, body = self._queue.popleft()
+                    if isinstance(source, Attachment):
+                        self._receive(source, body)
+                    else:
+                        core = self.brokers[broker]
+                        self._carry_out(broker, core.receive(Hop(source), _read(body), self.now))
+                # A timer without delay is long work that goes on, behind what is on its way.
+                due = next((key for key, at in self._timers.items() if at <= self.now), None)
+                if due is None:
+                    break
+                self._wake(due)
         finally:
             self._running = False
+
+    def _wake(self, timer: tuple[BrokerName, str]) -> None:
+        del self._timers[timer]
+        broker, key = timer
+        self._carry_out(broker, self.brokers[broker].wake(key, self.now))
 
     def _receive(self, source: Attachment, body: bytes) -> None:
         if not self._is_attached(source):

@@ -48,17 +48,19 @@ def settle(overlapping: Callable[[Filter], Iterable[W]], filter: Filter, positiv
     near = list(overlapping(filter))
     gone = {word.seq for word in near if filter.covers(word.filter)}
     store = positive or any(word.positive and word.seq not in gone for word in near)
-    for lost in near:
-        if lost.positive and lost.seq in gone:
-            for hole in overlapping(lost.filter):
-                if not hole.positive and hole.seq not in gone:
-                    carved = (
-                        word.positive and word.seq < hole.seq and word.seq not in gone
-                        for word in overlapping(hole.filter)
-                    )
-                    if not any(carved):
-                        gone.add(hole.seq)
-    return Settled(store, tuple(sorted(gone)))
+    lost = [word for word in near if word.positive and word.seq in gone]
+    # What is lost lies inside the filter, so a hole in it overlaps the filter, too.
+    holes = [word for word in near if not word.positive and word.seq not in gone] if lost else []
+    empty = [
+        hole.seq
+        for hole in holes
+        if not any(
+            word.positive and word.seq < hole.seq and word.seq not in gone
+            for word in overlapping(hole.filter)
+        )
+        and any(hole.filter.overlaps(word.filter) for word in lost)
+    ]
+    return Settled(store, tuple(sorted([*gone, *empty])))
 
 
 def reaches(yes: Word, filter: Filter, holes: Iterable[Word]) -> bool:

@@ -90,8 +90,7 @@ class Routing:
             raise not_held(operation)
 
         def held(filter: Filter) -> list[Entry]:
-            found = space.overlapping(filter, scope.view)
-            return [entry for entry in found if entry.client == client]
+            return space.overlapping_of(client, filter, scope.view)
 
         settled = settle(held, operation.filter, operation.positive)
         return msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
@@ -299,25 +298,44 @@ class Routing:
             space.mark_removed(entry, scope.version)
             self._marked.setdefault(scope.version, []).append((space, entry))
 
-    def discard(self, version: Version) -> None:
-        """Undo what a version has marked: it was aborted."""
-        for space, entry in self._marked.pop(version, ()):
+    def discard(self, version: Version, limit: int | None = None) -> bool:
+        """Undo what a version has marked: it was aborted.
+
+        With a limit only so many marks; returns whether there are more. Until they are gone nobody
+        sees them, since nobody sees the version.
+        """
+        for space, entry in self._some_marked(version, limit):
             if entry not in space:
                 continue
             if entry.added_by == version:
                 space.remove(entry)
             else:
                 space.unmark_removed(entry, version)
+        return version in self._marked
 
-    def fold(self, version: Version) -> None:
-        """Let what a committed version has marked be simply so: nobody needs the state before."""
-        for space, entry in self._marked.pop(version, ()):
+    def fold(self, version: Version, limit: int | None = None) -> bool:
+        """Let what a committed version has marked be simply so: nobody needs the state before.
+
+        With a limit only so many marks; returns whether there are more. Until they are gone the
+        version must count as committed.
+        """
+        for space, entry in self._some_marked(version, limit):
             if entry not in space:
                 continue
             if version in entry.removed_by:
                 space.remove(entry)
             elif entry.added_by == version:
                 space.make_plain(entry)
+        return version in self._marked
+
+    def _some_marked(self, version: Version, limit: int | None) -> list[tuple[Space, Entry]]:
+        """Take marks of a version out of the account, the last first."""
+        marked = self._marked.get(version, [])
+        if limit is None or len(marked) <= limit:
+            return self._marked.pop(version, [])
+        some = marked[-limit:]
+        del marked[-limit:]
+        return some
 
     # --- for people and checkers ---
 

@@ -337,6 +337,9 @@ class Simulator:
     def _set_timer(self, broker: BrokerName, key: str, delay_s: float) -> None:
         self._ties += 1
         mine = self._timers[broker, key] = self._ties
+        if not delay_s and self.delay_steps > 1:
+            # Long work goes on when other messages have been taken: how many, is open.
+            delay_s = DELAY_STEP_S * self._choose(self.delay_steps)
 
         def ring() -> None:
             if self._timers.get((broker, key)) == mine:

@@ -21,6 +21,10 @@ from overlay.lastword import reaches
 from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
 
+#: Entries of one client that are looked through one by one. For more of them the index is asked,
+#: though it finds those of others too.
+FEW = 64
+
 
 class Entry:
     """One line of a table: an operation of a client, and the hop that it came from."""
@@ -203,13 +207,27 @@ class Space:
     def overlapping(self, filter: Filter, view: View | None = None) -> list[Entry]:
         return self._yes.overlapping(filter, view) + self._no.overlapping(filter, view)
 
+    def overlapping_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
+        """The same of one client, which does not take longer because others hold much."""
+        held = self._of.get(client, {})
+        if len(held) > FEW:
+            return [entry for entry in self.overlapping(filter, view) if entry.client == client]
+        return [
+            entry
+            for copies in held.values()
+            for entry in copies
+            if filter.overlaps(entry.filter) and is_visible(entry, view)
+        ]
+
     def reaches(
         self, filter: Filter, view: View | None = None, *, client: str | None = None
     ) -> bool:
         """Whether some client (or this one) still holds a part of the filter."""
-        candidates = self._yes.overlapping(filter, view)
         if client is not None:
-            candidates = [entry for entry in candidates if entry.client == client]
+            near = self.overlapping_of(client, filter, view)
+            own_holes = [entry for entry in near if not entry.positive]
+            return any(entry.positive and reaches(entry, filter, own_holes) for entry in near)
+        candidates = self._yes.overlapping(filter, view)
         if not candidates or not self._holes:
             return bool(candidates)
         holes: dict[str, list[Entry]] = {}

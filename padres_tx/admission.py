@@ -30,38 +30,45 @@ class Conflict(OperationError):
     code = "conflict"
 
 
-class Words:
+class ClientWords:
     """What one client holds, with the steps of a plan that come before."""
 
     def __init__(self, broker: Broker, hop: Hop) -> None:
         self._broker = broker
         self._hop = hop
         self._client = hop[1:]
-        self._planned: dict[Space, list[Entry]] = {}
-        self._gone: dict[Space, set[int]] = {}
+        #: By table: the steps that will be kept, and the numbers of what will be gone.
+        self._planned = {"sub": Space(), "adv": Space()}
+        self._gone: dict[str, set[int]] = {"sub": set(), "adv": set()}
+        #: How many entries were looked at.
+        self.looked_at = 0
 
     def say(self, step: Step) -> Undo:
         """The operation that a step comes to. Raises NotHeld."""
         assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
-        space = self._broker.routing.space(step.kind, self._hop)
+        table = "sub" if step.kind in ("sub", "usub") else "adv"
         seq = self._broker.next_number(self._hop)
         operation = Operation(0, step.kind, self._client, seq, step.filter, events=step.events)
-        if not operation.positive and not self._holds(space, step.filter):
+        near = self._near(table, step.filter)
+        if not operation.positive and not _holds(near, step.filter):
             raise not_held(operation)
-        settled = settle(lambda f: self._near(space, f), step.filter, operation.positive)
+        settled = settle(lambda f: self._near(table, f), step.filter, operation.positive)
         operation = msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
-        near = self._near(space, step.filter)
-        dropped = [entry for entry in near if entry.seq in settled.drop]
-        self._gone.setdefault(space, set()).update(settled.drop)
+        gone = set(settled.drop)
+        dropped = [entry for entry in near if entry.seq in gone]
+        self._gone[table] |= gone
+        planned = self._planned[table]
+        for entry in dropped:
+            if entry in planned:
+                planned.remove(entry)
         if settled.store:
-            self._planned.setdefault(space, []).append(Entry(operation, self._hop))
+            planned.add(Entry(operation, self._hop))
         return Undo(self._hop, operation, dropped)
 
     def check_publication(self, step: Step) -> None:
         """Raises NotAdvertised or FilterError."""
         point = check_point(step.point)
-        space = self._broker.routing.space("adv", self._hop)
-        last = self._last(space, point)
+        last = self._last("adv", point)
         if last is None or not last.positive:
             text = format_publication(point)
             raise NotAdvertised(f"{self._client} has not advertised {text}")
@@ -69,33 +76,34 @@ class Words:
     def check_hears(self, step: Step) -> None:
         """Raises OperationError if a tcm does not reach the client."""
         point = check_point(step.point)
-        last = self._last(self._broker.routing.prt, point)
+        last = self._last("sub", point)
         text = format_publication(point)
         if last is None or not last.positive:
             raise Unheard(f"{self._client} does not receive the tcm {text}")
         if last.events:
             raise Unheard(f"{self._client} is subscribed to the tcm {text} for events only")
 
-    def _near(self, space: Space, filter: Filter) -> list[Entry]:
+    def _near(self, table: str, filter: Filter) -> list[Entry]:
         view = self._broker.versions.view()
-        gone = self._gone.get(space, set())
-        present = [e for e in space.overlapping(filter, view) if e.client == self._client]
-        planned = [e for e in self._planned.get(space, ()) if e.filter.overlaps(filter)]
-        return [entry for entry in present + planned if entry.seq not in gone]
+        gone = self._gone[table]
+        space = self._broker.routing.space(table, self._hop)
+        present = space.overlapping_of(self._client, filter, view)
+        planned = self._planned[table].overlapping(filter)
+        self.looked_at += len(present) + len(planned)
+        return [entry for entry in present if entry.seq not in gone] + planned
 
-    def _holds(self, space: Space, filter: Filter) -> bool:
-        near = self._near(space, filter)
-        holes = [entry for entry in near if not entry.positive]
-        return any(entry.positive and reaches(entry, filter, holes) for entry in near)
-
-    def _last(self, space: Space, point: Any) -> Entry | None:
+    def _last(self, table: str, point: Any) -> Entry | None:
         """The client's last word on a point."""
-        at = Filter(point)
         return max(
-            (e for e in self._near(space, at) if e.filter.matches(point)),
+            (e for e in self._near(table, Filter(point)) if e.filter.matches(point)),
             key=lambda entry: entry.seq,
             default=None,
         )
+
+
+def _holds(near: list[Entry], filter: Filter) -> bool:
+    holes = [entry for entry in near if not entry.positive]
+    return any(entry.positive and reaches(entry, filter, holes) for entry in near)
 
 
 class Unheard(OperationError):

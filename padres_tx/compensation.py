@@ -7,11 +7,13 @@ with only what each operation really changed, the tables end as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from overlay.broker import Broker
-from overlay.messages import Hop, Kind, Leave, Operation
+from overlay.filters import Filter
+from overlay.index import Index
+from overlay.messages import Hop, Kind, Leave, Operation, client_hop
 from overlay.space import Entry
 from padres_tx.wire import TxID
 
@@ -36,23 +38,94 @@ class Undo(NamedTuple):
         )
 
 
+class ReservedWord(Entry):
+    """A part of a client's words that an undecided transaction uses."""
+
+    __slots__ = ("tx",)
+
+    def __init__(self, operation: Operation, hop: Hop, tx: TxID, filter: Filter) -> None:
+        super().__init__(operation, hop)
+        self.tx = tx
+        self.filter = filter
+
+
+class Reservations:
+    """What undecided transactions have done for clients of this broker, found by its filters."""
+
+    def __init__(self) -> None:
+        self._undos: dict[TxID, list[Undo]] = {}
+        #: By client and table: each filter that a transaction uses.
+        self._words: dict[tuple[Hop, str], Index[ReservedWord]] = {}
+        self._used: dict[TxID, dict[tuple[Hop, str], list[ReservedWord]]] = {}
+        #: How many operations there are for each client.
+        self._count: dict[Hop, int] = {}
+
+    def add(self, tx: TxID, undo: Undo) -> None:
+        """A transaction has done this for a client."""
+        self._undos.setdefault(tx, []).append(undo)
+        self._count[undo.source] = self._count.get(undo.source, 0) + 1
+        key = undo.source, _table(undo.operation)
+        index = self._words.setdefault(key, Index())
+        used = self._used.setdefault(tx, {}).setdefault(key, [])
+        for filter in (undo.operation.filter, *(entry.filter for entry in undo.dropped)):
+            word = ReservedWord(undo.operation, undo.source, tx, filter)
+            index.insert(word)
+            used.append(word)
+
+    def __iter__(self) -> Iterator[TxID]:
+        """The transactions that use something."""
+        return iter(self._undos)
+
+    def of(self, tx: TxID) -> list[Undo]:
+        """What a transaction has done, in order."""
+        return self._undos.get(tx, [])
+
+    def release(self, tx: TxID) -> list[Undo]:
+        """A transaction is decided: what it used is free. Returns what it has done."""
+        undos = self._undos.pop(tx, [])
+        for undo in undos:
+            self._count[undo.source] -= 1
+            if not self._count[undo.source]:
+                del self._count[undo.source]
+        for key, words in self._used.pop(tx, {}).items():
+            index = self._words[key]
+            if len(index) == len(words):
+                del self._words[key]  # Mostly nobody else uses anything there.
+                continue
+            for word in words:
+                index.remove(word)
+        return undos
+
+    def by_others(self, tx: TxID, operation: Operation) -> TxID | None:
+        """Another transaction that uses the same words of the operation's client."""
+        key = client_hop(operation.client), _table(operation)
+        index, own = self._words.get(key, ()), self._used.get(tx, {}).get(key, ())
+        if len(index) == len(own):
+            return None
+        return next((word.tx for word in self._near(operation) if word.tx != tx), None)
+
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        """Whether a client's operation, or its leaving, touches words that are reserved."""
+        if isinstance(message, Leave):
+            return source in self._count
+        return source in self._count and bool(self._near(message))
+
+    def _near(self, operation: Operation) -> list[ReservedWord]:
+        index = self._words.get((client_hop(operation.client), _table(operation)))
+        return index.overlapping(operation.filter) if index is not None else []
+
+
+def _table(operation: Operation) -> str:
+    return "sub" if operation.kind in ("sub", "usub") else "adv"
+
+
 def reserved_by_others(broker: Broker, tx: TxID, operation: Operation) -> TxID | None:
     """Another undecided transaction that uses the same words of the client, if there is one."""
     for engine in broker.engines.values():
-        reserved: dict[TxID, list[Undo]] = getattr(engine, "reserved", {})
-        for other, undos in reserved.items():
-            if other != tx and any(undo.concerns(operation) for undo in undos):
-                return other
+        reserved: Reservations | None = getattr(engine, "reserved", None)
+        if reserved is not None and (other := reserved.by_others(tx, operation)) is not None:
+            return other
     return None
-
-
-def reserves(reserved: dict[TxID, list[Undo]], source: Hop, message: Operation | Leave) -> bool:
-    """Whether a client's operation, or its leaving, touches words that are reserved."""
-    for undos in reserved.values():
-        for undo in undos:
-            if undo.source == source and (isinstance(message, Leave) or undo.concerns(message)):
-                return True
-    return False
 
 
 def inverses(undo: Undo) -> list[Operation]:

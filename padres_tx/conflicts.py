@@ -49,11 +49,11 @@ class Hull:
         if self.fixed is None:
             self.fixed = {name: {value: None} for name, value in point.items()}
             return
-        self.fixed = {
-            name: {**values, point[name]: None}
-            for name, values in self.fixed.items()
-            if name in point
-        }
+        for name, values in list(self.fixed.items()):
+            if name in point:
+                values[point[name]] = None
+            else:
+                del self.fixed[name]
 
     def is_apart(self, other: Hull) -> bool:
         """Whether it is evident that nothing is in both."""

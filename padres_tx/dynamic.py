@@ -76,6 +76,7 @@ from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
 from overlay.trace import TO
+from overlay.turns import Worked
 from padres_tx import inspection
 from padres_tx.admission import Conflict
 from padres_tx.broker_wire import Between
@@ -118,6 +119,10 @@ FRAME_LIMIT = 10_000
 #: Bytes of the words that clients of one broker may say in a transaction: each client is told all
 #: of its own at the end, in one frame.
 WORDS_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
+
+#: What it takes to carry out an operation of a frame, as units of work: to admit it, to reserve its
+#: words, to change the tables and the footprint, and to tell the client and the neighbours.
+OPERATION_UNITS = 4
 
 #: What a transaction may keep for one client up to the commit. It then comes all at once, and a
 #: client whose outbox it fills would be cut off, half of the transaction delivered.
@@ -272,6 +277,12 @@ class Dynamic(TwoPhaseCommit):
     def completed(self, context: Any, now: float) -> list[Effect]:
         raise AssertionError("nothing was started")
 
+    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
+        return False
+
+    def owns(self, context: Any, operation: Operation) -> bool:
+        return False
+
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         return inspection.answer(
             argument,
@@ -325,7 +336,7 @@ class Dynamic(TwoPhaseCommit):
         tx = self._new(begin.tx, age, source, now)
         tx.standing = standing or LossRecord()
         tx.deadline_at = now + begin.deadline_s
-        tx.frames[source, 0] = Frame(source, 0)
+        tx.frames[source, 0] = Frame(tx, source, 0)
         tx.words[source] = []
         started = self.start(tx, now)
         deadline_s = min(begin.deadline_s, FENCE_LIMIT_S) if tx.fenced else begin.deadline_s
@@ -422,9 +433,22 @@ class Dynamic(TwoPhaseCommit):
         return Ended(tx_id, False, "unknown", f"there is no transaction {name}")
 
     def _pump(self, tx: Tx, frame: Frame, now: float) -> list[Effect]:
-        """Carry on with a frame, as far as it goes (Thread)."""
-        effects: list[Effect] = []
+        """Carry on with a frame, as far as it goes (Thread); what is more than a slice follows in
+        the next ones."""
+        if frame.pumping:
+            return []  # Called from below, by an operation that was done at once.
+        worked = self.work(frame, now)
+        return worked.effects + (self.broker.later(self.name, frame) if worked.more else [])
+
+    def work(self, context: Any, now: float) -> Worked:
+        frame: Frame = context
+        tx, effects, units = frame.tx, list[Effect](), 0
+        frame.pumping = True
         while tx.open and frame.queue and not frame.busy and tx.status == "active":
+            if units >= self.broker.slice:
+                frame.pumping = False
+                return Worked(effects, units, True)
+            units += OPERATION_UNITS
             message = frame.queue.popleft()
             if isinstance(message, Operate):
                 frame.busy = True
@@ -435,7 +459,8 @@ class Dynamic(TwoPhaseCommit):
                 effects += self._finish(tx, frame, message, now)
             else:
                 effects += self.prepare(tx, now)
-        return effects
+        frame.pumping = False
+        return Worked(effects, units)
 
     def _step(self, tx: Tx, frame: Frame, operate: Operate, now: float) -> list[Effect]:
         step, client = operate.step, frame.hop[1:]
@@ -602,7 +627,8 @@ class Dynamic(TwoPhaseCommit):
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
-                tx.frames[hop, frame] = Frame(hop, frame, name_text(pub.client, pub.life, pub.seq))
+                trigger = name_text(pub.client, pub.life, pub.seq)
+                tx.frames[hop, frame] = Frame(tx, hop, frame, trigger)
                 told = Tcm(tx.id, frame, pub.client, pub.seq, pub.point, pub.payload, pub.life)
                 effects.append(self.tell(hop, told))
             else:

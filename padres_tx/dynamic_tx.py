@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from overlay.messages import Hop, Pub, is_client
+from overlay.messages import Hop, Operation, Pub, is_client
 from overlay.tasks import Tasks
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic_wire import AnyBetween
@@ -35,16 +35,19 @@ YES = Verdict()
 class Frame:
     """Operations of one client that are carried out one after the other."""
 
-    __slots__ = ("busy", "hop", "last", "looks", "number", "queue", "trigger")
+    __slots__ = ("busy", "hop", "last", "looks", "number", "pumping", "queue", "trigger", "tx")
 
-    def __init__(self, hop: Hop, number: int, trigger: str = "") -> None:
+    def __init__(self, tx: Tx, hop: Hop, number: int, trigger: str = "") -> None:
+        self.tx = tx
         self.hop = hop
         self.number = number
         #: For records: the tcm that opened the frame, and the last operation in it.
         self.trigger = trigger
         self.last: tuple[str, ...] = ()
         self.queue: deque[Operate | Look | Finish | Commit] = deque()
+        #: Whether an operation of it is under way, and whether this is its turn.
         self.busy = False
+        self.pumping = False
         #: How many looks there were in it.
         self.looks = 0
 
@@ -135,6 +138,8 @@ class Tx:
         self.behind: deque[tuple[Hop, AnyBetween | OpTask]] = deque()
         #: D-TX-NI: what this broker undoes, and is not undone everywhere yet.
         self.undoing = 0
+        #: D-TX-NI: what is still to be undone by this broker.
+        self.back: deque[tuple[Hop, Operation]] = deque()
         #: Publications that clients of this broker get at commit, in order.
         self.deliveries: list[tuple[Hop, Pub]] = []
         #: How many of them there are for each client, and their bytes.

@@ -43,11 +43,7 @@ from padres_tx.session import (
     as_point,
     check_client_name,
 )
-from padres_tx.wire import RECEIVERS_LIMIT, OpKind, Step
-
-#: Operations of one static transaction. Each broker on its way handles all of them at once, and
-#: together they have to fit in one frame.
-STEP_LIMIT = 1000
+from padres_tx.wire import RECEIVERS_LIMIT, STEP_LIMIT, OpKind, Step
 
 #: Tcms inside tcms. A chain of assignments has two or three; what is deeper is a loop that a
 #: program has unrolled by mistake.

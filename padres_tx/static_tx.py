@@ -5,17 +5,21 @@ Messages and state only; what is done with them is the engine's business (`engin
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+import heapq
+import operator
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from overlay.codec import StructCodec
 from overlay.identity import name_text
-from overlay.messages import Hop, Operation, is_client
-from padres_tx.admission import in_order
+from overlay.messages import Hop, Operation, Pub, is_client
+from padres_tx.admission import ClientWords
 from padres_tx.broker_wire import Answer, Ask, Between
+from padres_tx.conflicts import Footprint
 from padres_tx.outcomes import EndedTx
-from padres_tx.wire import FromClient, Step, TxID
+from padres_tx.wire import FromClient, Said, Step, Submit, TxID
 
 
 class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
@@ -28,7 +32,10 @@ class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
 
 
 class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
-    """What the steps of the clients at one edge broker change, by position; or why not."""
+    """What the steps of the clients at one edge broker change, by position; or why not.
+
+    Of a long plan it comes in parts, slice by slice; only the last one is the vote.
+    """
 
     tx: TxID
     edge: str
@@ -37,6 +44,8 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     numbers: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     code: str = ""
     reason: str = ""
+    #: Whether there are parts to come.
+    more: bool = False
 
 
 class Decide(Between, frozen=True, array_like=True, gc=False, tag=52):
@@ -70,18 +79,83 @@ AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled 
 codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
 
 
+# --- plans that are read step by step ---
+
+
+class UnreadSubmit(Said, frozen=True, array_like=True, gc=False, tag=6):
+    """A `Submit` whose steps are not decoded yet: that takes long, and is done in slices."""
+
+    tx: TxID
+    deadline_s: float
+    steps: tuple[msgspec.Raw, ...]
+
+
+class UnreadPlan(Between, frozen=True, array_like=True, gc=False, tag=50):
+    """A `Plan` whose steps are not decoded yet; they go on to the next broker as they are."""
+
+    tx: TxID
+    steps: tuple[msgspec.Raw, ...]
+    edges: dict[str, str]
+    deadline_s: float = 0.0
+
+
+_READ_LATER: dict[Any, Any] = {Submit: UnreadSubmit, Plan: UnreadPlan}
+
+#: The same messages for who reads plans step by step (`steps`).
+unread: StructCodec[Any] = StructCodec(
+    reduce(operator.or_, (_READ_LATER.get(t, t) for t in get_args(FromClient | AnyBetween)))
+)
+
+steps: StructCodec[Step] = StructCodec(Step)
+
+
 class Refusal(NamedTuple):
     code: str
     reason: str
 
 
+class Routed(NamedTuple):
+    """A publication of a step, and where it has to go."""
+
+    at: int
+    pub: Pub
+    hops: tuple[Hop, ...]
+
+
+class Preparation:
+    """The job of reading a plan, and of admitting steps of it."""
+
+    __slots__ = ("tx",)
+
+    def __init__(self, tx: Tx) -> None:
+        self.tx = tx
+
+
 class Tx:
     """One static transaction at one broker of its span."""
 
-    def __init__(self, plan: Plan, upstream: Hop, now: float) -> None:
-        self.id = plan.tx
-        self.steps = plan.steps
-        self.edges = plan.edges
+    def __init__(
+        self,
+        tx: TxID,
+        unread: tuple[msgspec.Raw, ...],
+        edges: dict[str, str],
+        upstream: Hop,
+        now: float,
+        *,
+        long: bool,
+        deadline_s: float = 0.0,
+    ) -> None:
+        self.id = tx
+        self.deadline_s = deadline_s
+        #: The steps as they came, and those that have been read.
+        self.unread = unread
+        self.steps: list[Step] = []
+        self.attributes = 0
+        self.preparation = Preparation(self)
+        self.edges = edges
+        #: Whether it is carried out in slices. All brokers must agree on that, so it follows from
+        #: the number of steps: clients hear of it when all have carried it out.
+        self.long = long
         #: Clients that were behind a broker that has lost its memory.
         self.lost: set[str] = set()
         self.upstream = upstream
@@ -89,15 +163,34 @@ class Tx:
         self.status = "planned"
         #: The neighbours in the span, the upstream one included.
         self.span: tuple[Hop, ...] = ()
-        #: At the coordinator's edge: the edge brokers that have not answered yet.
+        #: The edge brokers that have not answered yet.
         self.unanswered: set[str] = set()
         self.operations: dict[int, Operation] = {}
         self.numbers: dict[int, tuple[int, int]] = {}
+        #: The entries that the operations bring or drop, by client and number.
+        self.entries: set[tuple[str, int]] = set()
+        #: What the operations read and write: all of them, and those of clients of this broker.
+        self.footprint = Footprint()
+        self.own_footprint = Footprint()
+        #: The positions of the steps, each after those it depends on; empty until all are read.
+        self.order: list[int] = []
+        #: While this broker works out what its clients' steps change: what they hold, and how many
+        #: steps have been looked at.
+        self.words: dict[str, ClientWords] | None = None
+        self.admitted = 0
         #: Steps that have been carried out here, and those under way.
         self.handled: set[int] = set()
         self.started: set[int] = set()
-        self.order = in_order(plan.steps) or []
+        #: From the commit on: how many steps each one waits for, who waits for it, and a heap of
+        #: those that wait for nobody.
+        self._waits_for: dict[int, int] | None = None
+        self._waiting: dict[int, list[int]] = {}
+        self._ready: list[int] = []
+        #: Whether it has a place in the broker's queue of operations, and whether it is at work.
+        self.queued = False
         self.running = False
+        #: In a long one: publications to hand over when all brokers have carried it out.
+        self.kept: list[Routed] = []
         self.awaited: set[Hop] = set()
         #: Operations of which neighbours outside the span were told, and have not answered yet.
         self.outside = 0
@@ -121,4 +214,46 @@ class Tx:
 
     @property
     def complete(self) -> bool:
-        return len(self.handled) == len(self.steps)
+        return len(self.handled) == len(self.unread)
+
+    # --- who may go next ---
+
+    def arm(self) -> None:
+        """Work out who waits for whom; once, when all steps are read and it is committed."""
+        if self._waits_for is not None:
+            return
+        self._waits_for = {}
+        for at, step in enumerate(self.steps):
+            before = set(step.after) - self.handled
+            self._waits_for[at] = len(before)
+            for other in sorted(before):
+                self._waiting.setdefault(other, []).append(at)
+            if not before and at not in self.started:
+                self._ready.append(at)  # In rising order, which is a heap.
+
+    def handle(self, at: int) -> None:
+        """A step has been carried out: those that waited for it alone may go."""
+        self.started.add(at)
+        if at in self.handled:
+            return
+        self.handled.add(at)
+        if self._waits_for is None:
+            return
+        for other in self._waiting.get(at, ()):
+            self._waits_for[other] -= 1
+            if not self._waits_for[other] and other not in self.started:
+                heapq.heappush(self._ready, other)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step may go."""
+        while self._ready and self._ready[0] in self.started:
+            heapq.heappop(self._ready)
+        return bool(self._ready)
+
+    def start(self) -> int:
+        """The first step that may go; it is under way from now on."""
+        assert self.ready
+        at = heapq.heappop(self._ready)
+        self.started.add(at)
+        return at

@@ -121,9 +121,10 @@ class TwoPhaseCommit(ABC):
     def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
         """This broker, the coordinator's edge, has decided."""
 
-    def forgotten(self, tx: Tx) -> None:
+    def forgotten(self, tx: Tx) -> list[Effect]:
         """Every broker has the decision."""
         del self.txs[tx.id]
+        return []
 
     def is_bound(self, tx: Tx) -> bool:
         """Whether others may commit without any further word from this broker."""
@@ -132,6 +133,9 @@ class TwoPhaseCommit(ABC):
     def something_decided(self, now: float) -> list[Effect]:
         """A transaction was decided here, of whichever engine, and what it held up is released."""
         return []
+
+    def released(self, now: float) -> list[Effect]:
+        return self.something_decided(now)
 
     # --- preparing ---
 
@@ -273,7 +277,6 @@ class TwoPhaseCommit(ABC):
                 effects += self._look_again(other, now)
         effects += self.questions.decided(tx.id, now)
         effects += self.broker.release(now)
-        effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
@@ -317,8 +320,7 @@ class TwoPhaseCommit(ABC):
         effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
         if tx.status == "committed":
             effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
-        self.forgotten(tx)
-        return effects
+        return effects + self.forgotten(tx)
 
     # --- a side that is cut off from the coordinator's edge broker ---
 

@@ -37,6 +37,11 @@ QUESTIONS_PER_CLIENT = 64
 #: Clients that a tcm may name as its receivers: each broker on the way looks at all of them.
 RECEIVERS_LIMIT = 1000
 
+#: Operations that one static transaction may have: together they must fit in a frame. And how often
+#: they may name one that comes before: brokers put them in order at once.
+STEP_LIMIT = 1000
+DEPENDENCY_LIMIT = 20 * STEP_LIMIT
+
 #: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
 DEADLINE_LIMIT_S = 3600.0
 

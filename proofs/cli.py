@@ -104,6 +104,13 @@ Examples:
     help="Everybody wants the same at the same time, over silent links: much has to wait.",
 )
 @click.option(
+    "--slice",
+    type=click.IntRange(min=1),
+    metavar="UNITS",
+    help="Units of work that brokers do at once; with 1 or 2 all that is long is cut. "
+    "[default: as many as brokers do]",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1, SIZE_LIMIT),
     default=os.cpu_count() or 1,
@@ -141,6 +148,7 @@ def sim(
     transactions: int,
     faults: tuple[str, ...],
     crowded: bool,
+    slice: int | None,
     jobs: int,
     as_json: bool,
     replay: int | None,
@@ -159,7 +167,7 @@ def sim(
     if engine not in (*ENGINES, "all"):
         raise WrongInput(f"no engine {engine!r} here; there are {', '.join(ENGINES)}, all")
     shapes = [
-        Shape(name, brokers, clients, transactions, faults, crowded)
+        Shape(name, brokers, clients, transactions, faults, crowded, slice=slice or 0)
         for name in (ENGINES if engine == "all" else (engine,))
     ]
     if replay is not None or tape is not None:
@@ -247,6 +255,8 @@ def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
     sizes = f"{shape.brokers}-{shape.clients}-{shape.transactions}"
     if shape.crowded:
         sizes += "-crowded"
+    if shape.slice:
+        sizes += f"-slice-{shape.slice}"
     path = tapes / f"{shape.engine}-{sizes}-seed-{failure.seed}.tape"
     found = smaller(shape, failure.seed, failure.anomalies[0])
     try:
@@ -271,6 +281,8 @@ def command(shape: Any, seed: int) -> str:
         options.append(f"--faults {','.join(shape.faults) or 'none'}")
     if shape.crowded:
         options.append("--crowded")
+    if shape.slice:
+        options.append(f"--slice {shape.slice}")
     return f"padres-tx sim {' '.join(options)}"
 
 

@@ -266,5 +266,5 @@ class CompensationInOrder(DTxNI):
     """§6.2: what was done is compensated in the order in which it was done."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
-        self.reserved.get(tx.id, []).reverse()
+        self.reserved.of(tx.id).reverse()
         return super().decided(tx, now)

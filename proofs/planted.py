@@ -26,7 +26,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.wire import TxID, tx_text
-from proofs import planted_absent, planted_held
+from proofs import planted_absent, planted_held, planted_slices
 from proofs.checkers import Kind
 from proofs.literal import UnstampedVersions
 from proofs.workload import RESTART, Shape
@@ -85,17 +85,10 @@ class GoesOnDTxNI(_GoesOn, DTxNI):
 class LastFirst(STx):
     """Carries a plan out from behind."""
 
-    def _carry_on(self, tx: static_tx.Tx, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if tx.running:
-            return effects
-        tx.running = True
-        for at in reversed(tx.order):
-            if at not in tx.started:
-                tx.started.add(at)
-                effects += self._handle(tx, at, tx.steps[at], now)
-        tx.running = False
-        return effects + self._finish(tx, now)
+    def _next(self, tx: static_tx.Tx) -> int:
+        at = max(at for at in tx.order if at not in tx.started)
+        tx.started.add(at)
+        return at
 
 
 # --- partial ---
@@ -184,8 +177,9 @@ class SaysNoSTx(STx):
 class _KeepsMarks(Routing):
     """Does not take back what an aborted version has brought."""
 
-    def discard(self, version: TxID) -> None:
+    def discard(self, version: TxID, limit: int | None = None) -> bool:
         self._marked.pop(version, None)
+        return False
 
 
 class GhostDTx(DTx):
@@ -198,7 +192,7 @@ class GhostDTxNI(DTxNI):
     """Undoes nothing."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
-        self.reserved.pop(tx.id, None)
+        self.reserved.release(tx.id)
         return []
 
 
@@ -206,7 +200,7 @@ class GhostSTx(STx):
     """Carries out what was admitted here, though the plan is aborted."""
 
     def _spread(self, tx: static_tx.Tx, decide: static_tx.Decide, now: float) -> list[Effect]:
-        admitted = list(self.reserved.get(tx.id, ()))
+        admitted = list(self.reserved.of(tx.id))
         effects = super()._spread(tx, decide, now)
         for undo in admitted if not decide.committed else ():
             effects += self.broker.start(
@@ -364,6 +358,7 @@ CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
 LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
 RESTARTS = Shape("d-tx-ni", faults=("delay", RESTART))
 MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
+SLICED = Shape("s-tx", 4, 6, 6, slice=1)
 
 
 def _partitions(engine: str) -> Shape:
@@ -407,4 +402,5 @@ BUGS: dict[str, Bug] = {
         "split", "d-tx-ni", planted_absent.EndsAfterItsAnswer, _partitions("d-tx-ni")
     ),
     "absent-untold": Bug("divergence", "d-tx", planted_absent.SaysNothing, _partitions("d-tx")),
+    "sliced-overtaken": Bug("order", "s-tx", planted_slices.LetsAllPass, SLICED),
 }

@@ -16,7 +16,14 @@ from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
 from padres_tx.engines import broker_factories
-from proofs import fenced, literal, literal_static, planted_absent, planted_clients
+from proofs import (
+    fenced,
+    literal,
+    literal_static,
+    planted_absent,
+    planted_clients,
+    planted_slices,
+)
 from proofs.actors import (
     Dynamic,
     Plain,
@@ -52,6 +59,13 @@ def engines(**replaced: Callable[[Any], Any]) -> Mapping[str, EngineFactory]:
 def ours(**weaker: Rules) -> dict[str, Rules]:
     named = {name.replace("_", "-"): rules for name, rules in weaker.items()}
     return {"ours": Rules(engines()), **named}
+
+
+def sliced(
+    about: str = "ours, with all work cut into slices", *expected: str, **replaced: Any
+) -> Rules:
+    """Our rules, or others, with brokers that cut all that takes longer than one operation."""
+    return Rules(engines(**replaced), expected, planted_slices.in_slices, about)
 
 
 def weaker(about: str, *expected: str, **replaced: Callable[[Any], Any]) -> Rules:
@@ -451,6 +465,7 @@ STATIC = [
         {"E": Role((DISPATCH,))},
         DISPATCHING_HELD,
         ours(
+            sliced=sliced(),
             paper=weaker(
                 "Algorithm 4 as printed",
                 "order",
@@ -467,6 +482,7 @@ STATIC = [
         {"C1": Role((FIGURE_2,))},
         (("C2", "sub", P),),
         ours(
+            sliced=sliced(),
             guess=weaker(
                 "Algorithm 4, corrected",
                 "order",
@@ -494,6 +510,12 @@ STATIC = [
         },
         (("E", "adv", MOVE), ("E", "adv", Y), ("A", "sub", MOVE), ("A", "sub", Y)),
         ours(
+            sliced=sliced(),
+            sliced_overtaken=sliced(
+                "operations pass a long plan that they come after",
+                "order",
+                s_tx=planted_slices.LetsAllPass,
+            ),
             guess=weaker(
                 "Algorithm 4, corrected",
                 "order",

@@ -92,6 +92,8 @@ class Shape(msgspec.Struct, frozen=True):
     crowded: bool = False
     #: Whether clients are real sessions, some with callbacks (`proofs.sessions`).
     sessions: bool = False
+    #: Units of work in one slice; 0: as many as brokers take. With 1 or 2 all work is cut.
+    slice: int = 0
 
     def of_seed(self, seed: int) -> Shape:
         """The shape of a run: with sessions every other time, unless it has them anyway."""
@@ -470,7 +472,7 @@ class Run:
         self.tape = tape
         self.program = (Crowd if shape.crowded else Program)(shape, tape)
         make = SessionWorld if shape.sessions else World
-        self.world = make(self.program.tree, tape.choose, factories=factories)
+        self.world = make(self.program.tree, tape.choose, factories=factories, slice=shape.slice)
         if "partition" in shape.faults:
             self.world.sim.absent_after_s = ABSENT_AFTER_S
         self.attempts: list[Attempt] = []

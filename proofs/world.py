@@ -20,12 +20,21 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import networkx as nx
 
-import padres_tx.engines as engines
 from overlay.broker import Broker
 from overlay.engine import EngineFactory
 from overlay.filters import Filter, Value
-from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    Done,
+    EngineMessage,
+    Join,
+    Kind,
+    Operation,
+    Pub,
+)
 from overlay.simulator import Choose, Simulator
+from padres_tx.engines import broker_factories
 from padres_tx.wire import (
     Began,
     Begin,
@@ -74,7 +83,7 @@ DEADLINE_S = 60.0
 @cache
 def all_engines() -> Mapping[str, EngineFactory]:
     """All engines; looked up once, as the search through installed packages takes a while."""
-    return engines.broker_factories()
+    return broker_factories()
 
 
 class World:
@@ -88,12 +97,18 @@ class World:
         factories: Mapping[str, EngineFactory] | None = None,
         trace: bool = True,
         broker: type[Broker] = Broker,
+        slice: int = 0,
     ) -> None:
-        made = all_engines() if factories is None else factories
+        engines = all_engines() if factories is None else factories
+
+        def make(name: BrokerName, others: Iterable[BrokerName]) -> Broker:
+            made = broker(name, others, engines=engines, trace=trace)
+            if slice:
+                made.slice = slice  # So that even short work is cut.
+            return made
+
         self.sim = Simulator(
-            {broker: list(tree[broker]) for broker in sorted(tree)},
-            choose,
-            broker=lambda name, others: broker(name, others, engines=made, trace=trace),
+            {broker: list(tree[broker]) for broker in sorted(tree)}, choose, broker=make
         )
         self.oracle = Oracle(tree)
         #: What clients were told, for checkers.

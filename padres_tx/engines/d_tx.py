@@ -40,6 +40,7 @@ late (`padres_tx.losses`).
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from overlay.broker import Broker
@@ -48,6 +49,7 @@ from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation
 from overlay.notation import format_publication
 from overlay.routing import Outcome, Scope
+from overlay.turns import Worked
 from overlay.versions import Seen
 from padres_tx.conflicts import Footprint, of_applied, of_plain, text
 from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
@@ -78,6 +80,8 @@ class DTx(Dynamic):
         self._plain_writes = PlainWrites()
         #: Committed ones that every broker has, and for each an open one that does not see it.
         self._forgotten: dict[TxID, TxID] = {}
+        #: Decided versions whose marks nobody needs any more, and that are still in the tables.
+        self._unmark: deque[TxID] = deque()
         #: Transactions that ask for precedence and are not decided here.
         self._fences: dict[TxID, Tx] = {}
 
@@ -246,20 +250,18 @@ class DTx(Dynamic):
             versions.commit(tx.id)
             self._wrote[tx.id] = tx.footprint
         else:
-            self.routing.discard(tx.id)
             versions.abort(tx.id)
+            self._unmark.append(tx.id)
             tx.footprint = Footprint()
-        self._fold()
-        return []
+        return self._fold()
 
-    def forgotten(self, tx: Tx) -> None:
+    def forgotten(self, tx: Tx) -> list[Effect]:
         if tx.status == "aborted":
-            super().forgotten(tx)
-        else:
-            self._forgotten[tx.id] = tx.id
-            self._fold()
+            return super().forgotten(tx)
+        self._forgotten[tx.id] = tx.id
+        return self._fold()
 
-    def _fold(self) -> None:
+    def _fold(self) -> list[Effect]:
         """Let versions go that everybody has and everybody sees."""
         for version, witness in list(self._forgotten.items()):
             if witness in self._views:
@@ -269,11 +271,33 @@ class DTx(Dynamic):
                     self._forgotten[version] = other
                     break
             else:
-                self.routing.fold(version)
+                del self._forgotten[version]
+                self._unmark.append(version)
+        more = bool(self._unmark) and self._remove_marks().more
+        return self.broker.later(self.name, self._unmark) if more else []
+
+    def work(self, context: Any, now: float) -> Worked:
+        if context is not self._unmark:
+            return super().work(context, now)
+        return self._remove_marks()
+
+    def _remove_marks(self) -> Worked:
+        """Take marks of decided versions out of the tables, a slice of them; nobody sees them."""
+        left = self.broker.slice
+        while self._unmark and left > 0:
+            version = self._unmark[0]
+            tx = self.txs.get(version)
+            committed = tx is not None and tx.status == "committed"
+            remove = self.routing.fold if committed else self.routing.discard
+            if remove(version, left):
+                return Worked([], self.broker.slice, True)
+            left -= 1
+            self._unmark.popleft()
+            if committed:
                 self.broker.versions.forget(version)
                 self._wrote.pop(version, None)
-                del self._forgotten[version]
                 del self.txs[version]
+        return Worked([], self.broker.slice - left, bool(self._unmark))
 
     # --- precedence for a transaction that has lost too often ---
 
@@ -322,7 +346,7 @@ class DTx(Dynamic):
 
     def _fences_again(self, now: float) -> list[Effect]:
         """Let the oldest fence go on, if nothing is in its way; the others wait for it."""
-        if not self._fences:
+        if not self._fences or self.broker.is_releasing:
             return []
         tx = min(self._fences.values(), key=lambda tx: tx.precedence)
         if tx.awaited or tx.status not in ("fencing", "flushing"):

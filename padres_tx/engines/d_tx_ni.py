@@ -41,14 +41,18 @@ from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.routing import Outcome, Scope
+from overlay.turns import Worked
 from padres_tx.admission import Conflict
 from padres_tx.broker_wire import Answer, Ask
-from padres_tx.compensation import Undo, compensation, reserved_by_others, reserves
+from padres_tx.compensation import Reservations, Undo, compensation, reserved_by_others
 from padres_tx.conflicts import Footprint
 from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.dynamic_wire import Decide, Doom, Forget, Op
 from padres_tx.two_phase import something_decided
-from padres_tx.wire import Commit, Finish, Look, Operate, TxID, tx_text
+from padres_tx.wire import Commit, Finish, Look, Operate, tx_text
+
+#: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
+UNDO_UNITS = 2
 
 #: Why a transaction has to go when another one has raised a fence.
 PRECEDENCE = "another transaction has precedence after many losses"
@@ -66,7 +70,7 @@ class DTxNI(Dynamic):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         #: What clients of this broker have done in each undecided transaction, in order.
-        self.reserved: dict[TxID, list[Undo]] = {}
+        self.reserved = Reservations()
 
     def scope(self, tx: Tx) -> Scope:
         return Scope(self.broker.versions.view())
@@ -175,7 +179,7 @@ class DTxNI(Dynamic):
                 # Reserved at once, though it may have to wait and has changed nothing so far: what
                 # the client says after it must not be done before it.
                 said = Operation(0, kind, source[1:], 0, filter, store=False)
-                self.reserved.setdefault(tx.id, []).append(Undo(source, said, []))
+                self.reserved.add(tx.id, Undo(source, said, []))
         return super()._enqueue(source, message, now)
 
     def apply(
@@ -229,7 +233,7 @@ class DTxNI(Dynamic):
         space = self.routing.space(operation.kind, source)
         dropped = [space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop]
         undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
-        self.reserved[tx.id].append(undo)
+        self.reserved.add(tx.id, undo)
         return self.carry_out(tx, source, operation, task, now)
 
     def _gives_way(self, source: Hop, operation: Operation) -> bool:
@@ -242,7 +246,7 @@ class DTxNI(Dynamic):
                 engine.passed(source, operation, outcome)
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        return reserves(self.reserved, source, message)
+        return self.reserved.reserves(source, message)
 
     def waits_for(self, tx: Tx) -> str:
         if tx.open and tx.orphan:
@@ -256,14 +260,37 @@ class DTxNI(Dynamic):
     # --- the decision ---
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
-        undos = self.reserved.pop(tx.id, [])
-        back = compensation(undos) if tx.status == "aborted" else []
-        tx.undoing = len(back) + 1  # One more, so that nobody is told before this step is over.
+        undos = self.reserved.of(tx.id)
+        tx.back = deque(compensation(undos) if tx.status == "aborted" else [])
+        tx.undoing = len(tx.back) + 1  # One more, so that nobody is told before all are undone.
+        worked = self._undo_some(tx, now)
+        return worked.effects + (self.broker.later(self.name, tx) if worked.more else [])
+
+    def work(self, context: Any, now: float) -> Worked:
+        if not isinstance(context, Tx):
+            return super().work(context, now)
+        worked = self._undo_some(context, now)
+        if worked.more:
+            return worked
+        effects = worked.effects + self.broker.release(now)
+        return worked._replace(effects=effects + self._acknowledge(context, now))
+
+    def _undo_some(self, tx: Tx, now: float) -> Worked:
+        """Undo operations of an aborted transaction, the last first, a slice of them.
+
+        The words stay reserved until all is undone, so nothing comes between.
+        """
         effects: list[Effect] = []
-        for source, operation in back:
+        units = 0
+        while tx.back and units < self.broker.slice:
+            units += UNDO_UNITS
+            source, operation = tx.back.popleft()
             effects += self.broker.put_back(self.name, source, operation, tx, now)
+        if tx.back:
+            return Worked(effects, units, True)
+        self.reserved.release(tx.id)
         tx.undoing -= 1
-        return effects
+        return Worked(effects, units)
 
     def completed(self, context: Any, now: float) -> list[Effect]:
         context.undoing -= 1

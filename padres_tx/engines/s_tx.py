@@ -28,6 +28,22 @@ then a D-TX that reads these operations in one place might not find them in anot
 The routing state is the shared one, per-client numbered, so it converges whatever else goes on.
 While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
 operations of these clients that overlap them wait, other transactions on them are refused.
+
+**Long plans.** A plan of more steps than a slice has units (`overlay.turns`) is worked on in slices
+everywhere, so that nobody waits for it:
+
+- Plans travel as they were submitted, and each broker decodes the steps slice by slice.
+- An edge broker admits some steps, reserves their words, and sends them on as a part of its answer.
+  What happens between two parts may concern only steps that are not admitted yet, and is judged as
+  if it had come before the plan. A client that leaves meanwhile makes its edge broker refuse.
+- A broker carries it out in its turn in the queue of operations (`Broker.in_turn`). Operations that
+  arrive meanwhile and could meet it are carried out after it, as if it had been done at once: so
+  the tables converge by the same argument. Others pass.
+- Publications do not wait, so at one broker they can find a part of a long plan carried out, as
+  at two brokers they can of a short one. Hence clients hear nothing of it until every broker of the
+  span has carried it out: the outcome, publications and `Applied` come with Settled. Up to then its
+  words stay reserved. So what they do because of it still finds all of it. (Publications that leave
+  the span do not wait, or operations that come after them would be there first.)
 """
 
 from __future__ import annotations
@@ -38,33 +54,32 @@ from typing import Any
 import msgspec
 
 from overlay.broker import Broker
-from overlay.effects import CancelTimer, Effect, Send, SetTimer
-from overlay.errors import FilterError, OperationError, ProtocolError
+from overlay.effects import CancelTimer, Close, Effect, Send
+from overlay.errors import PeerError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.routing import Outcome
-from padres_tx import inspection
-from padres_tx.admission import Conflict, Words, in_order
+from overlay.turns import Worked
+from padres_tx import inspection, static_tx
 from padres_tx.broker_wire import Answer, Ask, Between
-from padres_tx.compensation import Undo, reserved_by_others, reserves
 from padres_tx.conflicts import Footprint
-from padres_tx.outcomes import REUSED, EndedTx, Outcomes
+from padres_tx.outcomes import EndedTx
+from padres_tx.planning import Planning
 from padres_tx.questions import Questions
 from padres_tx.static_tx import (
     Admitted,
-    AnyBetween,
     Complete,
     Decide,
     Decided,
-    Plan,
+    Preparation,
     Refusal,
+    Routed,
     Settled,
     Tx,
-    codec,
+    UnreadPlan,
+    UnreadSubmit,
 )
-from padres_tx.two_phase import OVERDUE_AFTER_S, something_decided
+from padres_tx.two_phase import something_decided
 from padres_tx.wire import (
-    DEADLINE_LIMIT_S,
-    TX_LIMIT,
     Abort,
     Applied,
     AskOutcome,
@@ -72,35 +87,19 @@ from padres_tx.wire import (
     Ended,
     InDoubt,
     Step,
-    Submit,
-    ToClient,
     TxID,
-    engine_message,
     parse_tx,
-    to_client,
     tx_text,
 )
 
-#: Operations that one static transaction may have: it must fit in a frame, and be handled at once.
-STEP_LIMIT = 1000
 
-#: Publications that an edge broker makes for a client are numbered from here on: no client will
-#: ever have published so much itself.
-PLANNED = 1 << 48
-
-
-class STx:
+class STx(Planning):
     """S-TX at one broker."""
 
     name = "s-tx"
 
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.routing = broker.routing
-        self.txs: dict[TxID, Tx] = {}
-        #: What was admitted for clients of this broker and is not carried out yet.
-        self.reserved: dict[TxID, list[Undo]] = {}
-        self.ended = Outcomes()
+        super().__init__(broker)
         self.questions = Questions(self)
         #: The (un-)advertisements of what is committed and not settled, by client and number.
         self._spreading: dict[tuple[str, int], Tx] = {}
@@ -108,17 +107,17 @@ class STx:
     # --- the broker's inputs (overlay.engine.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
-        message = codec.decode(body)
+        message = static_tx.unread.decode(body)
         if isinstance(message, Between) == is_client(source):
             raise ProtocolError(f"{source} may not say {type(message).__name__}")
         if is_client(source):
             self.broker.check_client(source, source[1:])
         match message:
-            case Submit():
+            case UnreadSubmit():
                 return self._submit(source, message, now)
             case Abort():
                 return self._abort(source, message, now)
-            case Plan():
+            case UnreadPlan():
                 return self._plan(source, message, now)
             case Admitted():
                 return self._admitted(source, message, now)
@@ -143,17 +142,19 @@ class STx:
             return []
         if not (tx.open and tx.at_edge):
             return self._overdue(tx)
-        reason = f"no answer from {self._unanswered(tx)}"
+        reason = f"no answer from {self._unanswered(tx) or self.broker.name}"
         return self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
 
     def _overdue(self, tx: Tx) -> list[Effect]:
         """The deadline has passed. What is admitted here may be committed elsewhere, and what is
         committed has its order: so clients can only be told whom they wait for."""
-        if tx.status not in ("planned", "committed"):
+        if tx.status == "aborted" or (tx.status == "finished" and not tx.long):
             return []
         edge = tx.edges[tx.id[0]]
         missing = inspection.missing(self.broker.reach, tx.span)
-        waits = f"committed, waits for {len(tx.steps) - len(tx.handled)} operations"
+        waits = f"committed, waits for {len(tx.unread) - len(tx.handled)} operations"
+        if tx.status == "finished":
+            waits = "carried out here, waits for other brokers"
         if tx.open:
             missing = inspection.missing(self.broker.reach, [tx.upstream])
             waits = f"admitted its part, waits for the decision from {edge}"
@@ -164,9 +165,14 @@ class STx:
         return [self._tell(client_hop(client), told) for client in here]
 
     def client_left(self, client: str, now: float) -> list[Effect]:
-        # What was admitted for it is decided without it; `holds` keeps its words until then.
+        # What was admitted for it is decided without it; `reserves` keeps its words until then.
         self.questions.client_left(client)
-        return []
+        effects: list[Effect] = []
+        for tx in list(self._admitting.values()):
+            if tx.words is not None and client in tx.words:
+                refusal = Refusal("left", f"{client} not connected")
+                effects += self._refuse(tx, refusal, now)
+        return effects
 
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
         """A neighbour has lost its memory: what is not decided is aborted.
@@ -202,7 +208,7 @@ class STx:
         return effects
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        return reserves(self.reserved, source, message)
+        return self.reserved.reserves(source, message)
 
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
         return False
@@ -228,19 +234,41 @@ class STx:
     def undecided(self) -> list[tuple[str, Footprint]]:
         """What is admitted here, and what may not be carried out everywhere yet: an isolated
         transaction that reads it here might not find it elsewhere, and has to wait its turn."""
-        found: list[tuple[str, Footprint]] = []
-        for tx in self.txs.values():
-            if tx.status == "aborted":
-                continue
-            footprint = Footprint()
-            if tx.open:
-                for undo in self.reserved.get(tx.id, ()):
-                    footprint.operation(undo.operation)
-            else:
-                for operation in tx.operations.values():
-                    footprint.operation(operation)
-            found.append((tx_text(tx.id), footprint))
-        return found
+        return [
+            (tx_text(tx.id), tx.own_footprint if tx.open else tx.footprint)
+            for tx in self.txs.values()
+            if tx.status != "aborted"
+        ]
+
+    def released(self, now: float) -> list[Effect]:
+        return []
+
+    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
+        """What comes from a neighbour in the span was sent after that one had carried out the steps
+        that are still to be done here. It must find them done where it could meet them: an
+        (un-)advertisement, which moves subscriptions, and a message about a step's own entry."""
+        tx: Tx = context
+        if source not in tx.span:
+            return True
+        return operation.kind in ("sub", "usub") and not self.owns(tx, operation)
+
+    def owns(self, context: Any, operation: Operation) -> bool:
+        tx: Tx = context
+        numbers = (operation.seq, *operation.drop)
+        return any((operation.client, number) in tx.entries for number in numbers)
+
+    def work(self, context: Any, now: float) -> Worked:
+        tx: Tx = context.tx if isinstance(context, Preparation) else context
+        try:
+            if context is tx:
+                return self._run(tx, now)
+            # When it is decided, the steps that are not read yet are read in its turn.
+            return self._prepare(tx, now) if not tx.queued else Worked([])
+        except ProtocolError as error:  # It has been forwarded; who sent it cannot be trusted.
+            effects: list[Effect] = [Close(tx.upstream, error.code, str(error))]
+            if tx.at_edge:
+                effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
+            return Worked(effects)
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         return inspection.answer(
@@ -259,7 +287,7 @@ class STx:
     def _describe(self, tx: Tx, now: float) -> dict[str, Any]:
         waits = "the decision"
         if not tx.open:
-            left = len(tx.steps) - len(tx.handled)
+            left = len(tx.unread) - len(tx.handled)
             waits = f"{left} operations" if left else "brokers that carry it out"
             if not left and tx.awaited:
                 waits = inspection.awaited(self.broker.reach, tx.awaited)
@@ -278,135 +306,6 @@ class STx:
         names = ", ".join(sorted(tx.unanswered))
         missing = inspection.missing(self.broker.reach, hops)
         return f"{names}; {missing}" if missing else names
-
-    # --- planning ---
-
-    def _submit(self, source: Hop, submit: Submit, now: float) -> list[Effect]:
-        client = source[1:]
-        if submit.tx[:2] != (client, self.broker.life_of(source)) or submit.tx in self.txs:
-            raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
-        reason = REUSED if self.outcome(submit.tx, now) else self._impossible(submit)
-        if reason:
-            return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
-        asked = [name for step in submit.steps for name in (step.client, *step.receivers)]
-        clients = dict.fromkeys([client, *asked])
-        unknown = [name for name in clients if ClientName(name) not in self.routing.crt]
-        if unknown:
-            reason = f"{', '.join(unknown)} not connected"
-            return [self._tell(source, Ended(submit.tx, False, "left", reason))]
-        edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
-        plan = Plan(submit.tx, submit.steps, edges, submit.deadline_s)
-        timer = SetTimer(f"{self.name}/{tx_text(submit.tx)}", submit.deadline_s)
-        return [timer, *self._plan(source, plan, now)]
-
-    def _impossible(self, submit: Submit) -> str:
-        if len(self.txs) >= TX_LIMIT:
-            return f"{self.broker.name} knows {TX_LIMIT} transactions already"
-        if not submit.steps or len(submit.steps) > STEP_LIMIT:
-            return f"a static transaction has 1 to {STEP_LIMIT} operations"
-        if not 0 < submit.deadline_s <= DEADLINE_LIMIT_S:
-            return f"a deadline is at most {DEADLINE_LIMIT_S:g} s"
-        if in_order(submit.steps) is None:
-            return "the operations depend on each other in a circle, or on one that is not there"
-        for step in submit.steps:
-            if (step.filter is None) == (step.kind not in ("pub", "tcm")):
-                return f"a {step.kind} of {step.client} without what it is about"
-            if step.kind == "tcm" and not step.receivers:
-                return "a tcm in a static transaction names the clients that act on it"
-        return ""
-
-    def _plan(self, source: Hop, plan: Plan, now: float) -> list[Effect]:
-        if not 0 <= plan.deadline_s <= DEADLINE_LIMIT_S or plan.tx[0] not in plan.edges:
-            raise ProtocolError(f"{source} has no such plan to forward: {tx_text(plan.tx)}")
-        tx = self.txs[plan.tx] = Tx(plan, source, now)
-        homes = {name: self.routing.crt.get(ClientName(name)) for name in plan.edges}
-        span = {home.hop for home in homes.values() if home and not is_client(home.hop)}
-        if not is_client(source):
-            span.add(source)
-        tx.span = tuple(hop for hop in self.routing.neighbours if hop in span)
-        tx.unanswered = set(plan.edges.values())
-        effects = self._trace("begin", tx, now)
-        effects += self._send(self._beyond(tx, source), plan)
-        if plan.deadline_s and not tx.at_edge and self.broker.name in plan.edges.values():
-            delay_s = plan.deadline_s + OVERDUE_AFTER_S
-            effects.append(SetTimer(f"{self.name}/{tx_text(tx.id)}", delay_s))
-        moved = [
-            client
-            for client, home in homes.items()
-            if home is None
-            or home.edge != plan.edges[client]
-            or (is_client(home.hop) and not self.broker.is_here(home.hop))
-        ]
-        if moved:
-            refusal = Refusal("left", f"{', '.join(sorted(moved))} not connected")
-            answer = Admitted(tx.id, self.broker.name, {}, {}, *refusal)
-        elif self.broker.name in plan.edges.values():
-            answer = self._admit(tx)
-        else:
-            return effects
-        return [*effects, *self._admitted(Hop(""), answer, now)]
-
-    def _admit(self, tx: Tx) -> Admitted:
-        """Work out, on behalf of this broker's clients, what their steps change."""
-        name = self.broker.name
-        words = {c: Words(self.broker, client_hop(c)) for c, e in tx.edges.items() if e == name}
-        operations: dict[int, Operation] = {}
-        numbers: dict[int, tuple[int, int]] = {}
-        undos = self.reserved[tx.id] = []
-        try:
-            for at in tx.order:
-                step = tx.steps[at]
-                if step.client in words and step.kind not in ("pub", "tcm"):
-                    undo = words[step.client].say(step)
-                    self._check_free(tx, undo)
-                    undos.append(undo)
-                    operations[at] = undo.operation
-                elif step.client in words:
-                    words[step.client].check_publication(step)
-                    numbers[at] = self._numbered(tx, step)
-                for receiver in step.receivers:
-                    if receiver in words:
-                        words[receiver].check_hears(step)
-        except (OperationError, FilterError) as error:
-            del self.reserved[tx.id]
-            return Admitted(tx.id, name, {}, {}, error.code, str(error))
-        return Admitted(tx.id, name, operations, numbers)
-
-    def _numbered(self, tx: Tx, step: Step) -> tuple[int, int]:
-        """The life and number of a publication: only its own client knows which come next there."""
-        hop = client_hop(step.client)
-        own = step.seq if step.client == tx.id[0] else 0
-        return self.broker.life_of(hop), own or PLANNED + self.broker.next_number(hop)
-
-    def _check_free(self, tx: Tx, undo: Undo) -> None:
-        """Raises OperationError if somebody undecided uses the same words."""
-        client = undo.operation.client
-        other = reserved_by_others(self.broker, tx.id, undo.operation)
-        if other is not None:
-            raise Conflict(f"{client} uses the same part in {tx_text(other)}")
-        if any(undo.concerns(before) for before in self.broker.said_before(undo.source)):
-            # It gets its number when it is done, later than what is admitted now, but comes first.
-            raise Conflict(f"an operation of {client} on the same part has to wait")
-        for name, engine in self.broker.engines.items():
-            if name == self.name:
-                continue
-            if engine.holds(undo.source, undo.operation):
-                raise Conflict(f"an undecided {name} transaction concerns the same part")
-            if engine.reserves(undo.source, undo.operation):
-                raise Conflict(f"a {name} transaction has precedence after many losses")
-
-    def _admitted(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
-        tx = self.txs.get(admitted.tx)
-        if tx is None or not tx.open:
-            return []
-        tx.operations.update(admitted.operations)
-        tx.numbers.update(admitted.numbers)
-        tx.unanswered.discard(admitted.edge)
-        effects = self._send(self._beyond(tx, source), admitted)
-        if tx.at_edge and (admitted.code or not tx.unanswered):
-            decide = Decide(tx.id, not admitted.code, admitted.code, admitted.reason)
-            effects += self._spread(tx, decide, now)
-        return effects
 
     # --- the decision ---
 
@@ -435,6 +334,7 @@ class STx:
     def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
+        self._stop_admitting(tx)
         tx.status = "committed" if decide.committed else "aborted"
         tx.ended = self.ended.add(
             tx.id,
@@ -460,60 +360,84 @@ class STx:
                 if operation.kind in ("adv", "uadv"):
                     self._spreading[operation.client, operation.seq] = tx
             return effects + self._carry_on(tx, now)
-        self.reserved.pop(tx.id, None)
+        self.reserved.release(tx.id)
         effects += self._tell_clients(tx, decide)
         effects += self.broker.release(now)
-        effects += something_decided(self.broker, now)
         return effects + self._acknowledge(tx, now)
 
     def _tell_clients(self, tx: Tx, decide: Decide | None = None) -> list[Effect]:
-        effects: list[Effect] = []
-        for client in tx.edges:
-            hop = client_hop(client)
-            if tx.edges[client] != self.broker.name or (decide and hop != tx.upstream):
-                continue  # Who was not asked to do anything need not hear that nothing happened.
-            own = client == tx.id[0]
-            words = tuple(
-                Effective(
-                    done.kind,
-                    done.filter,
-                    done.seq,
-                    tx.steps[at].seq if own else 0,
-                    done.events,
-                )
-                for at in tx.order
-                if (done := tx.operations.get(at)) is not None and done.client == client
-            )
-            if decide is None:
-                effects.append(self._tell(hop, Ended(tx.id, True, words=words)))
-            else:
-                effects.append(self._tell(hop, Ended(tx.id, False, decide.code, decide.reason)))
+        name, effects = self.broker.name, list[Effect]()
+        if decide is not None:
+            # Who was not asked to do anything need not hear that nothing happened.
+            if tx.at_edge:
+                ended = Ended(tx.id, False, decide.code, decide.reason)
+                effects.append(self._tell(tx.upstream, ended))
+            return effects
+        words: dict[str, list[Effective]] = {
+            client: [] for client, edge in tx.edges.items() if edge == name
+        }
+        for at in tx.order:
+            done = tx.operations.get(at)
+            if done is not None and done.client in words:
+                number = tx.steps[at].seq if done.client == tx.id[0] else 0
+                effective = Effective(done.kind, done.filter, done.seq, number, done.events)
+                words[done.client].append(effective)
+        for client, said in words.items():
+            ended = Ended(tx.id, True, words=tuple(said))
+            effects.append(self._tell(client_hop(client), ended))
         return effects
 
     # --- carrying out, in the order of dependencies ---
 
     def _carry_on(self, tx: Tx, now: float) -> list[Effect]:
-        """Carry out what has all its dependencies behind it, here."""
+        """Carry out what has all its dependencies behind it, here: in its turn among operations."""
+        if tx.queued or tx.running:
+            return []  # It is at it.
+        if tx.order:
+            tx.arm()
+            if not tx.ready:
+                return self._finish(tx, now)
+        tx.queued = True
+        return self.broker.in_turn(self.name, tx, now)
+
+    def _run(self, tx: Tx, now: float) -> Worked:
+        """Carry out steps of a plan whose turn it is: some of a long one, all of a short one."""
         effects: list[Effect] = []
-        if tx.running:
-            return effects  # Called from below, by a step that was carried out at once.
+        units = 0
+        if not tx.order:
+            effects, units, more = self._prepare(tx, now)
+            if more:
+                return Worked(effects, units, more)
+        tx.arm()
         tx.running = True
-        # One pass is enough: the order has every step after those that it depends on.
-        for at in tx.order:
-            step = tx.steps[at]
-            if at not in tx.started and tx.handled.issuperset(step.after):
-                tx.started.add(at)
-                effects += self._handle(tx, at, step, now)
+        while tx.ready and (units < self.broker.slice or not tx.long):
+            at = self._next(tx)
+            units += 1
+            if (operation := tx.operations.get(at)) is not None:
+                units += len(operation.drop)
+            try:
+                effects += self._handle(tx, at, tx.steps[at], now)
+            except PeerError as error:  # What it changes was admitted in the client's direction.
+                home = self.routing.crt[ClientName(tx.steps[at].client)]
+                effects.append(Close(home.hop, error.code, str(error)))
+                tx.handle(at)
         tx.running = False
-        return effects + self._finish(tx, now)
+        if tx.ready:
+            return Worked(effects, units, True)
+        tx.queued = False
+        return Worked(effects + self._finish(tx, now), units)
+
+    def _next(self, tx: Tx) -> int:
+        """The step to carry out next."""
+        return tx.start()
 
     def _handle(self, tx: Tx, at: int, step: Step, now: float) -> list[Effect]:
         if step.kind in ("pub", "tcm"):
-            tx.handled.add(at)
+            tx.handle(at)
             return self._publish(tx, at, now)
         source = self._home(tx, at)
         if source is None:  # A broker was lost, and the client with it: nobody else will say so.
-            tx.handled.add(at)
+            tx.handle(at)
             return self._send(tx.span, Complete(tx.id, at))
         here = tx.edges[step.client] == self.broker.name
         if step.kind in ("adv", "uadv") and not here:
@@ -555,7 +479,7 @@ class STx:
         if sent:
             tx.outside += 1
             effects += self.broker.tell(self.name, source, operation, sent, (tx, None), now)
-        tx.handled.add(at)
+        tx.handle(at)
         return effects + self._carry_on(tx, now)
 
     def completed(self, context: Any, now: float) -> list[Effect]:
@@ -569,13 +493,15 @@ class STx:
         tx = self.txs.get(complete.tx)
         if tx is None or tx.status == "aborted":
             return []  # On this side of a link that was lost it has ended differently.
-        tx.started.add(complete.step)
-        tx.handled.add(complete.step)
+        if not 0 <= complete.step < len(tx.unread):
+            raise ProtocolError(f"{source} completed step {complete.step}, which is not there")
+        tx.handle(complete.step)
         effects = self._send(self._beyond(tx, source), complete)
         return effects if tx.open else effects + self._carry_on(tx, now)
 
     def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
-        """Hand a publication to this broker's clients, and to brokers outside the span.
+        """Hand a publication to this broker's clients, and to brokers outside the span; to the
+        clients of a long plan when all brokers have carried that out.
 
         A tcm has done its work: what it asks for is in the plan.
         """
@@ -593,17 +519,13 @@ class STx:
             kinds: list[Any] = ["match"]
             if tx.edges[step.client] == self.broker.name:
                 kinds.insert(0, "publish")
-            clients = tuple(hop for hop in hops if is_client(hop))
-            if clients:
-                kinds.append("deliver")
             for kind in kinds:
-                dests = {"publish": (), "match": hops}.get(kind, clients)
                 effects.append(
                     self.broker.record(
                         kind,
                         now,
                         pub,
-                        dests=dests,
+                        dests=() if kind == "publish" else hops,
                         tx=tx_text(tx.id),
                         engine=self.name,
                         op_kind=step.kind,
@@ -611,19 +533,51 @@ class STx:
                         after=self._before(tx, at) if kind == "publish" else (),
                     )
                 )
-        return [*effects, Send(hops, pub)] if hops else effects
+        if tx.long:
+            clients = tuple(hop for hop in hops if is_client(hop))
+            if clients:
+                tx.kept.append(Routed(at, pub, clients))
+            # Outside, it must not come behind operations that come after it.
+            hops = tuple(hop for hop in hops if not is_client(hop))
+        return effects + self._deliver(tx, Routed(at, pub, hops), now)
+
+    def _deliver(self, tx: Tx, routed: Routed, now: float) -> list[Effect]:
+        """Hand a publication over."""
+        at, pub, hops = routed
+        if not hops:
+            return []
+        effects: list[Effect] = []
+        clients = tuple(hop for hop in hops if is_client(hop))
+        if self.broker.trace and clients:
+            effects.append(
+                self.broker.record(
+                    "deliver",
+                    now,
+                    pub,
+                    dests=clients,
+                    tx=tx_text(tx.id),
+                    engine=self.name,
+                    op_kind=tx.steps[at].kind,
+                    view=self.broker.versions.view(),
+                )
+            )
+        return [*effects, Send(hops, pub)]
 
     def _finish(self, tx: Tx, now: float) -> list[Effect]:
-        """When all is carried out here, the clients may know, and what waited may go on."""
+        """When all is carried out here, the clients may know, and what waited may go on.
+
+        Of a long one only when it is carried out everywhere.
+        """
         if not tx.complete or tx.status != "committed":
             return []
         tx.status = "finished"
-        timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
-        self.reserved.pop(tx.id, None)
-        effects = [timer, *self._tell_clients(tx)]
-        effects += self.broker.release(now)
-        effects += something_decided(self.broker, now)
+        effects = [] if tx.long else self._make_known(tx, now)
         return effects + self._acknowledge(tx, now)
+
+    def _make_known(self, tx: Tx, now: float) -> list[Effect]:
+        self.reserved.release(tx.id)
+        timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
+        return [timer, *self._tell_clients(tx), *self.broker.release(now)]
 
     def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
         tx = self.txs.get(decided.tx)
@@ -645,8 +599,6 @@ class STx:
             if tx.status == "aborted":
                 del self.txs[tx.id]
             return effects
-        if tx.at_edge and tx.status == "finished":
-            effects.append(self._tell(tx.upstream, Applied(tx.id)))
         return effects + self._settle(tx, now)
 
     def _settled(self, source: Hop, settled: Settled, now: float) -> list[Effect]:
@@ -665,6 +617,12 @@ class STx:
         for operation in tx.operations.values():
             self._spreading.pop((operation.client, operation.seq), None)
         effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
+        if tx.long:
+            for routed in tx.kept:
+                effects += self._deliver(tx, routed, now)
+            effects += self._make_known(tx, now)
+        if tx.at_edge:
+            effects.append(self._tell(tx.upstream, Applied(tx.id)))
         return effects + something_decided(self.broker, now)
 
     # --- questions for the outcome (padres_tx.questions.Asked) ---
@@ -701,29 +659,6 @@ class STx:
             return f"{step.client}#{tx.operations[before].seq}"
 
         return tuple(named(before) for before in tx.steps[at].after)
-
-    def _beyond(self, tx: Tx, source: Hop) -> tuple[Hop, ...]:
-        """The neighbours in the span on the far side from the source."""
-        return tuple(hop for hop in tx.span if hop != source)
-
-    def _send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
-        if not hops:
-            return []
-        return [Send(hops, engine_message(self.name, codec.encode(message)))]
-
-    def _tell(self, hop: Hop, message: ToClient) -> Effect:
-        return Send((hop,), engine_message(self.name, to_client.encode(message)))
-
-    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
-        if not self.broker.trace:
-            return []
-        outcome = {"finished": "committed", "planned": ""}.get(tx.status, tx.status)
-        name = tx_text(tx.id)
-        return [
-            self.broker.record(
-                kind, now, None, tx.upstream, tx.span, tx=name, engine=self.name, outcome=outcome
-            )
-        ]
 
 
 broker = STx

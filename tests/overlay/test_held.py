@@ -11,6 +11,7 @@ from overlay.effects import Effect, Send
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation
 from overlay.routing import Outcome
+from overlay.turns import Worked
 
 #: What is held while the gate is closed.
 GATED = Filter(class_="gated")
@@ -55,6 +56,18 @@ class Bystander:
         raise AssertionError("nothing was submitted")
 
     def completed(self, context: Any, now: float) -> list[Effect]:
+        return []
+
+    def work(self, context: Any, now: float) -> Worked:
+        raise AssertionError("nothing takes that long")
+
+    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
+        return False
+
+    def owns(self, context: Any, operation: Operation) -> bool:
+        return False
+
+    def released(self, now: float) -> list[Effect]:
         return []
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
@@ -160,7 +173,7 @@ def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other()
 
 
 def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.broker.HELD_LIMIT", 2)
+    monkeypatch.setattr("overlay.waiting.HELD_LIMIT", 2)
     overlay = Overlay()
     here = Hop("@D")
     [asked] = overlay.broker.receive(here, Join(1, "D", ""), 0.0)

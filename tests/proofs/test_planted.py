@@ -50,6 +50,7 @@ SEEDS = {
     "absent-after-yes": 118,
     "absent-after-answer": 41,
     "absent-untold": 0,
+    "sliced-overtaken": 13,
 }
 
 #: What a run without bugs shows may change with the engines' messages; a few more seeds to look in.

@@ -61,6 +61,23 @@ def test_restarts_split_no_decision_of_d_tx_ni(engine: str) -> None:
     assert tally.report.commits >= RUNS
 
 
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("engine", ["s-tx", "d-tx", "d-tx-ni", "mixed"])
+def test_runs_in_which_all_work_is_cut_into_slices_are_clean(engine: str, crowded: bool) -> None:
+    shape = Shape(engine, 4, 6, 6, FAULTS, crowded=crowded, slice=1)
+    for results in many(shape, range(16), jobs=1):
+        assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
+
+
+def test_a_sliced_run_is_replayed_as_one() -> None:
+    shape = Shape("s-tx", slice=2)
+    assert shlex.split(command(shape, 4))[-2:] == ["--slice", "2"]
+    replayed = padres_tx(*shlex.split(command(shape, 4))[2:])
+    run = Run(shape, shape.tape(4))
+    run.go()
+    assert f"digest {run.world.sim.digest}" in replayed.stdout
+
+
 def test_in_a_crowd_much_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many runs, there are far more in which an operation is held."""
     held: set[int] = set()
