@@ -136,7 +136,7 @@ def test_a_participant_that_is_cut_off_hears_of_the_deadline_by_itself(engine: s
 
 def test_after_its_yes_a_participant_is_told_that_it_waits_and_then_the_outcome() -> None:
     async def play(running: launcher.Running, stack: AsyncExitStack) -> None:
-        e = await client(running, stack, "E", "B1")
+        e = await client(running, stack, "E", "B1", reconnect_s=PATIENCE_S)
         d = await client(running, stack, "D", "B4")
         await e.advertise(P)
         await d.subscribe(P)
@@ -145,6 +145,8 @@ def test_after_its_yes_a_participant_is_told_that_it_waits_and_then_the_outcome(
         d.on_doubt(doubts.put_nowait)
         d.on_end(ends.put_nowait)
         pids = {name: running.process(name).pid for name in ("B1", "B3")}
+        for pid in pids.values():
+            stack.callback(os.kill, pid, signal.SIGCONT)
         os.kill(pids["B3"], signal.SIGSTOP)  # Its vote is missing.
         tx = await e.beginTX("d-tx", deadline_s=3.0)
         e.txTCM(tx, P)

@@ -14,10 +14,13 @@ import networkx as nx
 import pytest
 
 from overlay.broker import Broker
+from overlay.errors import NameTaken
 from overlay.filters import Filter
 from overlay.messages import AnyMessage, BrokerName, Done, Join, Operation, Pub, client_hop
 from overlay.notation import parse_filter
+from overlay.settings import ABSENT_AFTER_S as ABSENT_IN_PRODUCTION_S
 from overlay.simulator import Simulator, Tape
+from padres_tx.inprocess import InProcessOverlay
 from proofs.oracle import Oracle
 from proofs.world import all_engines, numberless, rows
 
@@ -35,7 +38,7 @@ class Twin:
 
     def __init__(self, run: Partitioned, name: str, edge: str) -> None:
         self.run, self.name, self.edge = run, name, edge
-        self.state = "joining"
+        self.state, self.life = "joining", 0
         self.got: list[Pub] = []
         self.requests = 0
         run.sim.connect(name, edge, self.receive)
@@ -53,7 +56,7 @@ class Twin:
         if message.code:
             self.state = "refused"
             return []
-        self.state = "in"
+        self.state, self.life = "in", message.number
         filters = [self.run.filter() for _ in range(1 + self.run.choose(3))]
         kinds = ("adv", "sub", "adv", "sub")
         said: list[AnyMessage] = []
@@ -184,5 +187,40 @@ def test_one_of_a_name_stays_and_the_tables_agree(reset: bool) -> None:
         assert not problems, f"seed {seed}: {problems}"
         for twin in run.put_out:
             settling = f"name-taken: a client named '{twin.name}' joined earlier at broker B"
-            assert any(told.startswith(settling) for told in run.told(twin)), seed
+            reasons = [told for told in run.told(twin) if told.startswith(settling)]
+            assert reasons, seed
+            older = [t for t in run.twins if t.name == twin.name and 0 < t.life < twin.life]
+            assert any(f"at broker {t.edge}," in told for t in older for told in reasons), seed
     assert settled > RUNS // 20, "two of a name have met often enough"
+
+
+def test_the_younger_client_is_told_why_it_has_to_go() -> None:
+    with InProcessOverlay("three") as overlay:
+        overlay.core.cut("B2", "B3")
+        overlay.core.advance(ABSENT_IN_PRODUCTION_S)
+        older = overlay.connect("W", at="B1")
+        overlay.core.advance(1.0)
+        younger = overlay.connect("W", at="B3")
+        older.subscribe({"class": "p"})
+        younger.advertise({"class": "p"})
+        overlay.core.mend("B2", "B3")
+        reason = "a client named 'W' joined earlier at broker B1, while the two brokers could not"
+        with pytest.raises(NameTaken, match=reason):
+            younger.publish({"class": "p"})
+        older.advertise({"class": "p"})
+        older.publish({"class": "p", "n": 1})
+        notification = older.next(timeout_s=0)
+        assert notification is not None and notification["n"] == 1
+        for broker in overlay.core.brokers.values():
+            assert {home.edge for home in broker.routing.crt.values()} == {"B1"}
+            assert broker.at_rest
+
+
+def test_a_name_behind_a_missing_broker_is_not_free_and_the_error_says_where_it_is() -> None:
+    with InProcessOverlay("three") as overlay:
+        overlay.connect("W", at="B3")
+        overlay.core.cut("B2", "B3")
+        overlay.core.advance(ABSENT_IN_PRODUCTION_S)
+        with pytest.raises(NameTaken, match=r"at broker B3; unreachable: B3 \(no link from B2\)"):
+            overlay.connect("W", at="B1")
+        overlay.core.mend("B2", "B3")
