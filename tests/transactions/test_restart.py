@@ -79,7 +79,16 @@ class Restarted:
             world.sim.reset(*links[choose(len(links))])
             world.sim.run(until=world.sim.now + 0.001 * choose(20))
         self.restarted = brokers[choose(len(brokers))]
-        world.sim.restart(self.restarted)
+        # It may be away for so long that the others go on without it.
+        world.sim.absent_after_s = 0.02
+        outage_s = 0.01 * choose(6)
+        world.sim.restart(self.restarted, outage_s)
+        if outage_s:
+            world.sim.run(until=world.sim.now + outage_s * 0.8)
+            for client in CLIENTS:
+                if world.sim.connected(client):
+                    world.plain(client, "sub", self.filter())
+            world.sim.run(until=world.sim.now + outage_s * 0.3)
         for client in CLIENTS:
             if not world.sim.connected(client) and choose(3):
                 self._comes_back(client, brokers[choose(len(brokers))])
