@@ -11,9 +11,9 @@ from overlay.errors import ProtocolError
 from overlay.identity import parse_name
 from overlay.messages import BrokerName, Hop, Join, Pub
 from padres_tx import static
-from padres_tx.engines.s_tx import PLANNED
 from padres_tx.handles import Part
 from padres_tx.inprocess import InProcessOverlay
+from padres_tx.planning import PLANNED
 from padres_tx.session import Notification
 from padres_tx.wire import Begin, Step, Submit, engine_message, from_client
 from proofs.world import all_engines
