@@ -18,6 +18,10 @@ records are a log from which its tables can be rebuilt: "+" if the operation sta
 "C2#7>B3" if the neighbour B3 was told of C2's entry number 7 in consequence (attracted or sent
 back). Of the match of a tcm that names its receivers it is "to" and their names.
 
+`op_id` names a publication by its client, that one's life and a number, as in "E:mfq0zk3p.b7c1:17"
+(`overlay.identity`), and a routing operation by its client and a number that counts in this life
+only, as in "C2#7".
+
 `version` is the view on which the tables were looked at: of the committed versions whose marks
 are still on entries those that it saw, and with a "-" before them those that it did not; its own
 is left out.

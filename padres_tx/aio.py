@@ -278,6 +278,9 @@ class Client(Transacting):
     async def close(self) -> None:
         """Leave, when the broker has everything that was published. Closing twice is fine.
 
+        Returns when every broker that can be reached has forgotten the client, so that its name is
+        free; but not later than after CLOSE_TIMEOUT_S (`padres_tx.channel`).
+
         What waits for the iterator can still be read; callbacks are not called any more, and one
         that is running is cancelled if it awaits something. `on_close` is called before this
         returns.

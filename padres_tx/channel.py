@@ -62,7 +62,8 @@ PASSING = frozenset({ConnectionLost.code, NameAway.code, Overloaded.code})
 #: other refusal means that the session is gone.
 CROWDED = frozenset({Overloaded.code, BrokerFull.code})
 
-#: How long `close` waits for the broker to take in what was sent, and to answer the goodbye.
+#: How long `close` waits for the broker to take in what was sent, and to answer the goodbye, which
+#: it does when all brokers have forgotten the client.
 CLOSE_TIMEOUT_S = 5.0
 
 #: How often a quiet connection is looked after: well within the heartbeat of a link.
@@ -265,7 +266,7 @@ class TcpChannel:
                     await self._progress.wait()
                 self._leaving = True
                 if self._connection is not None:
-                    # The answer says that the client's name is free again.
+                    # The answer says that all brokers have forgotten the client: its name is free.
                     self._connection.write(pack(Goodbye()))
                     while self._error is None:
                         await self._progress.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import padres_tx
-from overlay.errors import NameTaken
+from overlay.errors import NameAway, NameTaken
 from padres_tx import launcher
 from tests.client.test_client_tcp import proxy_to, run
 from tests.overlay.wire import Process, one, running
@@ -57,4 +57,22 @@ def test_a_name_is_kept_through_a_short_outage(tmp_path: Path) -> None:
             await a1.close()
 
     with running(tmp_path, "B1", one()) as process:
+        run(lambda: test(process))
+
+
+def test_a_program_that_was_killed_gets_its_name_back_by_itself(tmp_path: Path) -> None:
+    async def test(process: Process) -> None:
+        at = f"127.0.0.1:{process.port}"
+        async with proxy_to(process) as (proxy, address):
+            killed = await padres_tx.connect(address, name="A1", reconnect_s=0)
+            proxy.cut()
+            while not process.events("client lost its connection"):
+                await asyncio.sleep(0.01)
+            with pytest.raises(NameAway, match="may come back"):
+                await padres_tx.connect(at, name="A1", retry=False)
+            async with padres_tx.connect(at, name="A1") as again:
+                await again.subscribe({"class": "p1"})
+            assert killed.closed
+
+    with running(tmp_path, "B1", one(), settings={"takeover_s": 0.5}) as process:
         run(lambda: test(process))

@@ -113,6 +113,18 @@ def test_a_neighbour_in_a_new_life_has_forgotten_it() -> None:
     assert closes(core.broker.link_reset(BrokerName("B3"), 0.0))
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_nobody_waits_for_a_neighbour_that_cannot_be_reached(before: bool) -> None:
+    core = Core()
+    if before:
+        core.broker.link_down(BrokerName("B3"), 0.0)
+    told = core.broker.client_leaves("D", 0.0)
+    done = core.answer(told, "B1")
+    if not before:
+        done += core.broker.link_down(BrokerName("B3"), 0.0)
+    assert closes(done) == [Close(client_hop("D"), "", "")]
+
+
 def test_a_leave_of_another_life_changes_nothing() -> None:
     core = Core()
     core.tell("B1", Join(4, "E", "B1", 7))
