@@ -27,6 +27,7 @@ from overlay.index import View
 from overlay.messages import Hop, Leave, Operation, Pub
 from overlay.notation import format_filter
 from overlay.routing import Outcome, Routing
+from padres_tx.reads import Read, Reads
 
 
 class Hull:
@@ -73,7 +74,6 @@ class Footprint:
         "_read",
         "_written",
         "own",
-        "own_points",
         "points",
         "prt",
         "srt",
@@ -84,45 +84,50 @@ class Footprint:
     def __init__(self) -> None:
         self._read = Hull()
         self._written = Hull()
-        self.points: list[Mapping[str, Value]] = []
-        self.own_points: list[tuple[str, Mapping[str, Value]]] = []
-        self.srt: list[Filter] = []
-        self.prt: list[Filter] = []
-        #: A client's own words in a table ("sub" or "adv") around a filter.
-        self.own: list[tuple[str, str, Filter]] = []
+        self.points = Reads()
+        self.srt = Reads()
+        self.prt = Reads()
+        #: Clients' own words in a table ("sub" or "adv") around a filter or at a point.
+        self.own: dict[tuple[str, str], Reads] = {}
         self.wrote_sub: list[tuple[str, Filter]] = []
         self.wrote_adv: list[tuple[str, Filter]] = []
 
     def publication(self, pub: Pub, *, at_edge: bool) -> None:
-        self.points.append(pub.point)
+        self.points.add(pub.point)
         self._read.add_point(pub.point)
         if at_edge:
-            self.own_points.append((pub.client, pub.point))
+            self._add_own(pub.client, "adv", pub.point)
 
     def looks_at(self, client: str, table: str, filter: Filter) -> None:
         """Add that a client's own words in a table ("sub" or "adv") were read around a filter."""
-        self.own.append((client, table, filter))
+        self._add_own(client, table, filter)
         self._read.add_filter(filter)
 
     def looks_at_point(self, client: str, point: Mapping[str, Value]) -> None:
         """Add that a client's own advertisements were read at a point."""
-        self.own_points.append((client, point))
+        self._add_own(client, "adv", point)
         self._read.add_point(point)
+
+    def _add_own(self, client: str, table: str, read: Read) -> None:
+        own = self.own.get((client, table))
+        if own is None:
+            own = self.own[client, table] = Reads()
+        own.add(read)
 
     def operation(self, operation: Operation, read: Iterable[Filter] = ()) -> None:
         """Add a routing operation; `read` are the subscriptions that an (un-)adv looked at."""
         client, filter = operation.client, operation.filter
         self._read.add_filter(filter)
         if operation.kind in ("sub", "usub"):
-            self.srt.append(filter)
-            self.own.append((client, "sub", filter))
+            self.srt.add(filter)
+            self._add_own(client, "sub", filter)
             self.writes_sub(client, filter)
             return
-        self.prt.append(filter)
+        self.prt.add(filter)
         for looked_at in read:
-            self.srt.append(looked_at)
+            self.srt.add(looked_at)
             self._read.add_filter(looked_at)
-        self.own.append((client, "adv", filter))
+        self._add_own(client, "adv", filter)
         self.writes_adv(client, filter)
 
     def writes_sub(self, client: str, filter: Filter) -> None:
@@ -139,7 +144,7 @@ class Footprint:
             self.writes_sub(client, filter)
         for filter in advs:
             self.writes_adv(client, filter)
-            self.prt.append(filter)
+            self.prt.add(filter)
             self._read.add_filter(filter)
 
     def reads_what(self, other: Footprint) -> Filter | None:
@@ -148,25 +153,19 @@ class Footprint:
             return None
         for client, filter in other.wrote_sub:
             if (
-                any(filter.matches(point) for point in self.points)
-                or any(filter.overlaps(read) for read in self.prt)
+                self.points.meet(filter)
+                or self.prt.meet(filter)
                 or self._own(client, "sub", filter)
             ):
                 return filter
         for client, filter in other.wrote_adv:
-            if (
-                any(filter.overlaps(read) for read in self.srt)
-                or any(who == client and filter.matches(at) for who, at in self.own_points)
-                or self._own(client, "adv", filter)
-            ):
+            if self.srt.meet(filter) or self._own(client, "adv", filter):
                 return filter
         return None
 
     def _own(self, client: str, table: str, filter: Filter) -> bool:
-        return any(
-            who == client and where == table and filter.overlaps(read)
-            for who, where, read in self.own
-        )
+        own = self.own.get((client, table))
+        return own is not None and own.meet(filter)
 
     def conflict(self, other: Footprint) -> Filter | None:
         """A filter on which the two conflict, whoever reads and whoever writes."""

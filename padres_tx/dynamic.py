@@ -116,6 +116,14 @@ __all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
 #: Operations that one frame may have queued at its edge broker.
 FRAME_LIMIT = 10_000
 
+#: Operations that one transaction may carry out at one broker, those of all its clients together:
+#: at its vote and at the decision the broker looks at all of them in one turn, which takes some ten
+#: microseconds for each.
+OPERATION_LIMIT = 2000
+
+#: Why a transaction cannot go on.
+TOO_LARGE = f"a transaction may have at most {OPERATION_LIMIT} operations at one broker"
+
 #: Bytes of the words that clients of one broker may say in a transaction: each client is told all
 #: of its own at the end, in one frame.
 WORDS_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
@@ -578,11 +586,16 @@ class Dynamic(TwoPhaseCommit):
         for hop, sent in outcome.forward + outcome.triggered:
             req = tx.tasks.ask(task, hop) if self.is_answered(sent) else 0
             effects += self.send((hop,), Op(tx.id, req, sent))
+        if self._is_too_large(tx):
+            # What neighbours have carried out is carried out here, too, before it is undone.
+            effects += self.doom(tx, "refused", TOO_LARGE, now)
         return effects + self._finished(task, now)
 
     def _publish(
         self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
     ) -> list[Effect]:
+        if self._is_too_large(tx):
+            return self.doom(tx, "refused", TOO_LARGE, now)
         task.tcm, task.pub = tcm, pub
         tx.footprint.publication(pub, at_edge=is_client(source))
         view = self.scope(tx).view
@@ -644,6 +657,12 @@ class Dynamic(TwoPhaseCommit):
             reason = f"in its snapshot {reason}: {changed.reason}"
             return self.doom(tx, Conflict.code, reason, now, to=changed.to)
         return self.doom(tx, "unheard", reason, now)
+
+    @staticmethod
+    def _is_too_large(tx: Tx) -> bool:
+        """Count one more operation of a transaction here; whether it is one too many."""
+        tx.operations += 1
+        return tx.operations > OPERATION_LIMIT
 
     def _keep(self, tx: Tx, hop: Hop, pub: Pub, now: float) -> list[Effect]:
         """Keep a publication for a client of this broker, up to the commit."""

@@ -131,6 +131,8 @@ class Tx:
         #: D-TX-NI: whether that neighbour waited for an acknowledgement: nobody has committed it.
         self.owes = False
         self.footprint = Footprint()
+        #: How many operations of it were carried out here.
+        self.operations = 0
         self.frames: dict[tuple[Hop, int], Frame] = {}
         #: What this broker has asked of others and of clients in it.
         self.tasks: Tasks[OpTask] = Tasks()

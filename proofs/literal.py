@@ -122,9 +122,7 @@ class PrintedIsolation(DTx):
         view = self._views[tx.id]
         for other, wrote in self._wrote.items():
             if not view.includes(other) and any(
-                filter.matches(point)
-                for _, filter in wrote.wrote_sub
-                for point in tx.footprint.points
+                tx.footprint.points.meet(filter) for _, filter in wrote.wrote_sub
             ):
                 return Verdict(CONFLICT, "a publication would be routed otherwise now")
         return YES

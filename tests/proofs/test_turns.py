@@ -169,6 +169,20 @@ def test_operations_that_a_decision_releases_hold_nobody_up() -> None:
     assert not any(broker.held for broker in world.sim.brokers.values())
 
 
+def test_the_votes_on_two_large_transactions_hold_nobody_up() -> None:
+    """Each of a thousand reads was compared with each of a thousand writes."""
+    counted = Counted()
+    world = counted.world
+    world.sim.cut("B2", "B3", 5.0)
+    advs = [Step("M", "adv", box(3 * at, 1)) for at in range(500)]
+    other = world.begin("d-tx", "M", advs)
+    world.sim.run(until=world.sim.now + 1.0)
+    subs = [Step("E", "sub", box(3 * at + 1500, 1)) for at in range(1000)]
+    assert counted.go(lambda: world.begin("d-tx", "E", subs)).committed
+    assert world.committed(other)
+    assert counted.turns.longest.steps <= TURN_STEPS, counted.turns.longest
+
+
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
 def test_an_abort_of_many_operations_holds_nobody_up(engine: str) -> None:
     counted = Counted()

@@ -412,6 +412,20 @@ def test_more_words_than_the_end_could_tell(engine: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
+def test_more_operations_than_a_broker_looks_at_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr("padres_tx.dynamic.OPERATION_LIMIT", 3)
+    one = alone(engine)
+    before = one.tables()
+    tx = one.begin("E", *(Step("E", "sub", Q) for _ in range(3)))
+    said = one.operate(tx, Step("E", "sub", Q))
+    (ended,) = of_kind(said, Ended, "@E")
+    assert ended.code == "refused" and "operations at one broker" in ended.reason
+    assert one.tables() == before
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
 @pytest.mark.parametrize("limit", ["DELIVERIES_LIMIT", "DELIVERIES_LIMIT_BYTES"])
 def test_more_publications_than_a_client_could_take_at_once(
     engine: str, limit: str, monkeypatch: pytest.MonkeyPatch
