@@ -299,7 +299,8 @@ class History:
         last: dict[str, int] = {}
         for record in records:
             node, client = record.node, record.client
-            if record.seq <= last.get(node, 0):
+            # A new life counts from 1; records that merely stand twice do not begin again.
+            if record.seq == 1 and last.get(node, 0) > 1:
                 self.restarted.add(node)
             last[node] = record.seq
             events = self.events.setdefault(node, [])
