@@ -74,6 +74,8 @@ class Routing:
         self.crt: dict[ClientName, Home] = {}
         #: The entries that each version has marked.
         self._marked: dict[Version, list[tuple[Space, Entry]]] = {}
+        #: The tables that keep the state before each retired version.
+        self._retired: dict[Version, dict[Space, None]] = {}
 
     # --- at a client's edge broker ---
 
@@ -176,7 +178,10 @@ class Routing:
         source = self.crt.pop(client).hop
         for entry in self.prt.of(client):
             self.prt.remove(entry)
+        self.prt.forget_client(client)
         space = self.srt.get(source)
+        if space is not None:
+            space.forget_client(client)
         gone = space.of(client) if space is not None else []
 
         def change() -> None:
@@ -326,6 +331,25 @@ class Routing:
                 space.remove(entry)
             elif entry.added_by == version:
                 space.make_plain(entry)
+        if version in self._marked:
+            return True
+        for space in list(self._retired.get(version, ())):
+            if space.forget_past(version, limit):
+                return True
+            del self._retired[version][space]
+        self._retired.pop(version, None)
+        return False
+
+    def retire(self, version: Version, limit: int | None = None) -> bool:
+        """Make a committed version's changes permanent, but for snapshots without it.
+
+        Nobody else needs the state before; `fold` follows when these do not either. With a limit
+        only so many marks; returns whether there are more.
+        """
+        for space, entry in self._some_marked(version, limit):
+            if entry in space:
+                space.retire(entry, version)
+                self._retired.setdefault(version, {})[space] = None
         return version in self._marked
 
     def _some_marked(self, version: Version, limit: int | None) -> list[tuple[Space, Entry]]:
@@ -362,8 +386,8 @@ class Routing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no entry carries a version."""
-        return not self._marked
+        """Whether no entry carries a version, and none is kept for a snapshot."""
+        return not (self._marked or self._retired)
 
 
 def not_held(operation: Operation) -> NotHeld:

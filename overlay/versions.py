@@ -3,7 +3,8 @@
 A version is what one transaction makes of the tables. While it is undecided, its entries stand in
 the tables but only its own transaction sees them. When it is committed, a status flips and
 everybody does; nothing is copied. Its marks stay on the entries until nobody can need the state
-before it (`forget`); from then on it is simply how things are.
+before it (`forget`); from then on it is simply how things are. When all brokers have the commit,
+and only open snapshots need the state before, it is so for everybody else (`retire`).
 
 A publication that enters the overlay here is stamped (`stamp`), and brokers further on leave out
 the versions in its stamp. So it is routed on one version all along its way, on whichever side of a
@@ -25,7 +26,7 @@ from overlay.messages import Version
 
 
 class Seen:
-    """A view that sees certain versions, and what carries no version."""
+    """A transaction's view: it sees certain versions, and what carries no version."""
 
     __slots__ = ("versions",)
 
@@ -36,20 +37,28 @@ class Seen:
         return version in self.versions
 
 
-class Without:
-    """A view of the versions that are committed now, without some of them.
+class Now:
+    """A view of the versions that are committed now, perhaps without some of them.
 
     It is good until the next version is committed or forgotten.
     """
 
-    __slots__ = ("_committed", "_hidden")
+    __slots__ = ("_committed", "_hidden", "_retired")
 
-    def __init__(self, committed: Collection[Version], hidden: Collection[Version]) -> None:
+    def __init__(
+        self,
+        committed: Collection[Version],
+        retired: Collection[Version],
+        hidden: Collection[Version] = (),
+    ) -> None:
         self._committed = committed
+        self._retired = retired
         self._hidden = hidden
 
     def includes(self, version: Version) -> bool:
-        return version in self._committed and version not in self._hidden
+        if version in self._committed:
+            return version not in self._hidden
+        return version in self._retired
 
 
 class Versions:
@@ -58,9 +67,12 @@ class Versions:
     def __init__(self) -> None:
         #: Undecided here, in the order of their beginning.
         self.open: dict[Version, None] = {}
-        #: Committed here, their marks still on entries. The view of everything that is so now.
+        #: Committed here, their marks still on entries.
         self.committed: dict[Version, None] = {}
-        self._now = Seen(self.committed)
+        #: Committed everywhere, and kept only for snapshots that are without them.
+        self.retired: dict[Version, None] = {}
+        #: The view of everything that is so now.
+        self._now = Now(self.committed, self.retired)
         #: Undecided versions that this broker has voted for: others may have committed them.
         self.voted: dict[Version, None] = {}
         self.stamp: tuple[Version, ...] = ()
@@ -80,9 +92,19 @@ class Versions:
     def abort(self, version: Version) -> None:
         self._decide(version)
 
-    def forget(self, version: Version) -> None:
-        """No entry is marked with it any more."""
+    def retire(self, version: Version) -> None:
+        """It is simply how things are, but for snapshots that are without it."""
         self.committed.pop(version, None)
+        self.retired[version] = None
+
+    def forget(self, version: Version) -> None:
+        """It is simply how things are."""
+        self.committed.pop(version, None)
+        self.retired.pop(version, None)
+
+    def snapshot(self, own: Version, undecided: Collection[Version]) -> Seen:
+        """A view of what is committed now, without what is undecided elsewhere, and of its own."""
+        return Seen({own, *(self.committed.keys() - undecided), *self.retired})
 
     def _decide(self, version: Version) -> None:
         self.open.pop(version, None)
@@ -92,9 +114,10 @@ class Versions:
 
     def text(self, view: View | None, own: str = "") -> str:
         """A view in a record: what it sees besides its own, and "-" before what it does not."""
-        if view is None or not (self.committed or self.open):
-            return ",".join(name_text(*v) for v in self.committed)
-        known = [("" if view.includes(v) else "-") + name_text(*v) for v in self.committed]
+        committed = [*self.retired, *self.committed]
+        if view is None or not (committed or self.open):
+            return ",".join(name_text(*v) for v in committed)
+        known = [("" if view.includes(v) else "-") + name_text(*v) for v in committed]
         # Nobody else's; but a record tells what is so, not what should be.
         known += [name_text(*v) for v in self.open if view.includes(v)]
         return ",".join(version for version in known if version != own)
@@ -105,4 +128,4 @@ class Versions:
             return None
         if not hidden:
             return self._now
-        return Without(self.committed, hidden)
+        return Now(self.committed, self.retired, hidden)

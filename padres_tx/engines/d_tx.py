@@ -36,6 +36,7 @@ most FENCE_AFTER + n times to other clients, if its client has not had a fence f
 late (`padres_tx.losses`).
 
 **Old versions** stay until Forget has come and no open transaction has a snapshot without them.
+From Forget on they are for those snapshots only: plain traffic does not meet them (`overlay.past`).
 """
 
 from __future__ import annotations
@@ -78,9 +79,11 @@ class DTx(Dynamic):
         self._wrote: dict[TxID, Footprint] = {}
         #: What plain operations have written here since open transactions began.
         self._plain_writes = PlainWrites()
-        #: Committed ones that every broker has, and for each an open one that does not see it.
-        self._forgotten: dict[TxID, TxID] = {}
-        #: Decided versions whose marks nobody needs any more, and that are still in the tables.
+        #: Committed ones that every broker has, by an open one that does not see them.
+        self._kept_for: dict[TxID, list[TxID]] = {}
+        self._kept_versions: dict[TxID, None] = {}
+        #: Decided versions whose marks nobody needs any more, or only old snapshots, and that are
+        #: still in the tables.
         self._unmark: deque[TxID] = deque()
         #: Transactions that ask for precedence and are not decided here.
         self._fences: dict[TxID, Tx] = {}
@@ -89,7 +92,7 @@ class DTx(Dynamic):
 
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         versions = self.broker.versions
-        self._views[tx.id] = Seen({tx.id, *(versions.committed.keys() - undecided)})
+        self._views[tx.id] = versions.snapshot(tx.id, undecided)
         self._plain_writes.begin(tx.id)
         versions.begin(tx.id)
         if tx.id in self._fences:
@@ -253,26 +256,30 @@ class DTx(Dynamic):
             versions.abort(tx.id)
             self._unmark.append(tx.id)
             tx.footprint = Footprint()
-        return self._fold()
+        for version in self._kept_for.pop(tx.id, ()):
+            self._keep_or_fold(version)
+        return self._go_on_unmarking()
 
     def forgotten(self, tx: Tx) -> list[Effect]:
         if tx.status == "aborted":
             return super().forgotten(tx)
-        self._forgotten[tx.id] = tx.id
-        return self._fold()
+        self._keep_or_fold(tx.id)
+        return self._go_on_unmarking()
 
-    def _fold(self) -> list[Effect]:
-        """Let versions go that everybody has and everybody sees."""
-        for version, witness in list(self._forgotten.items()):
-            if witness in self._views:
-                continue  # It still needs the state before: nobody else has to be asked.
-            for other, view in self._views.items():
-                if not view.includes(version):
-                    self._forgotten[version] = other
-                    break
-            else:
-                del self._forgotten[version]
-                self._unmark.append(version)
+    def _keep_or_fold(self, version: TxID) -> None:
+        """Let a version go that all brokers have, if all open snapshots here are with it; or keep
+        the state before it for one that is not."""
+        for other, view in self._views.items():
+            if not view.includes(version):
+                self._kept_for.setdefault(other, []).append(version)
+                if version not in self._kept_versions:
+                    self._kept_versions[version] = None
+                    self._unmark.append(version)
+                return
+        self._kept_versions.pop(version, None)
+        self._unmark.append(version)
+
+    def _go_on_unmarking(self) -> list[Effect]:
         more = bool(self._unmark) and self._remove_marks().more
         return self.broker.later(self.name, self._unmark) if more else []
 
@@ -288,12 +295,17 @@ class DTx(Dynamic):
             version = self._unmark[0]
             tx = self.txs.get(version)
             committed = tx is not None and tx.status == "committed"
-            remove = self.routing.fold if committed else self.routing.discard
+            kept = version in self._kept_versions
+            remove = self.routing.discard
+            if committed:
+                remove = self.routing.retire if kept else self.routing.fold
             if remove(version, left):
                 return Worked([], self.broker.slice, True)
             left -= 1
             self._unmark.popleft()
-            if committed:
+            if committed and kept:
+                self.broker.versions.retire(version)
+            elif committed:
                 self.broker.versions.forget(version)
                 self._wrote.pop(version, None)
                 del self.txs[version]

@@ -220,7 +220,7 @@ def test_a_tcm_that_somebody_hears_by_now_is_a_conflict() -> None:
     one.holds("E", "adv", Q)
     tx = one.begin("E")
     other = one.begin("A", sub("A", Q), commit=True)
-    assert other in one.broker.versions.committed
+    assert other in one.broker.versions.retired
     told = one.operate(tx, tcm("E", class_="q"))
     [ended] = of_kind(told, Ended)
     assert ended.code == "conflict" and "nobody receives the tcm" in ended.reason
