@@ -157,6 +157,8 @@ class Simulator:
             self._break(hop, Hop(broker))
 
         def notice() -> None:
+            # What the broker has said to it does not reach another one that has come meanwhile.
+            self._break(Hop(broker), hop)
             self._carry_out(broker, self.brokers[broker].client_left(client, self.now))
 
         self._transmit(hop, Hop(broker), notice)

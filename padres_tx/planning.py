@@ -26,6 +26,7 @@ from padres_tx.static_tx import (
     Admitted,
     AnyBetween,
     Decide,
+    Preparation,
     Refusal,
     Tx,
     UnreadPlan,
@@ -139,7 +140,7 @@ class Planning(ABC):
         worked = self._prepare(tx, now)
         if not worked.more:
             return worked.effects
-        return worked.effects + self.broker.later(self.name, tx.preparation)
+        return worked.effects + self.broker.later(self.name, Preparation(tx))
 
     def _prepare(self, tx: Tx, now: float) -> Worked:
         """Read some steps of a plan; when all are read, admit some of this broker's clients.

@@ -151,7 +151,6 @@ class Tx:
         self.unread = unread
         self.steps: list[Step] = []
         self.attributes = 0
-        self.preparation = Preparation(self)
         self.edges = edges
         #: Whether it is carried out in slices. All brokers must agree on that, so it follows from
         #: the number of steps: clients hear of it when all have carried it out.
