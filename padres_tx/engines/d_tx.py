@@ -63,6 +63,10 @@ from padres_tx.wire import Look, TxID, parse_tx, tx_text
 #: Conflicts answer with this code: another attempt may succeed.
 CONFLICT = "conflict"
 
+#: Units of work (`overlay.turns`) that taking a mark out of the tables counts for: it changes the
+#: index of the entry.
+MARK_UNITS = 2
+
 
 class DTx(Dynamic):
     """D-TX at one broker."""
@@ -290,7 +294,7 @@ class DTx(Dynamic):
 
     def _remove_marks(self) -> Worked:
         """Take marks of decided versions out of the tables, a slice of them; nobody sees them."""
-        left = self.broker.slice
+        marks = left = max(self.broker.slice // MARK_UNITS, 1)
         while self._unmark and left > 0:
             version = self._unmark[0]
             tx = self.txs.get(version)
@@ -309,7 +313,7 @@ class DTx(Dynamic):
                 self.broker.versions.forget(version)
                 self._wrote.pop(version, None)
                 del self.txs[version]
-        return Worked([], self.broker.slice - left, bool(self._unmark))
+        return Worked([], MARK_UNITS * (marks - left), bool(self._unmark))
 
     # --- precedence for a transaction that has lost too often ---
 
