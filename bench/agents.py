@@ -33,7 +33,7 @@ from bench import workloads
 from bench.players import Player, Scene
 from bench.records import Book, clock
 from overlay.errors import OverlayError
-from padres_tx import engines
+from padres_tx import registry
 
 #: How often it tells how far it is: as often as a person sees a difference.
 REPORT_S: Final = 0.25
@@ -113,7 +113,7 @@ class Ensemble:
         async with AsyncExitStack() as stack:
             for group in self.cast.groups:
                 # Or the first transaction would wait until its engine is imported.
-                engines.load(group.scene.engine)
+                registry.load(group.scene.engine)
                 for role in group.roles:
                     self.players.append(await self._player(stack, group.scene, role))
             await self._all(player.prepare() for player in self.players)

@@ -40,7 +40,7 @@ from bench.hop import median_ratio
 from bench.progress import steps_shown
 from bench.traffic import WANTED, Stage, Traffic, all_matching, not_matching
 from padres_tx import launcher
-from padres_tx.channel import parse_address
+from padres_tx.client.asyncio.channel import parse_address
 from topologies import generators
 from topologies.model import MAX_BROKERS
 

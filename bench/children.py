@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from padres_tx.cli.common import CheckFailed, WrongInput
-from padres_tx.launcher import ending, last_lines
+from padres_tx.launcher.overlay_processes import ending, last_lines
 
 #: A process starts within a second, ten of them on two busy cores within a few; more is a hang.
 START_S: Final = 30.0

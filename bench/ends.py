@@ -1,10 +1,10 @@
 """The two ends of a benchmark's traffic: a publisher and a subscriber, each a process of its own.
 
 They are lean, so that what is measured is what lies between them: blocking sockets and
-`overlay.link`, with neither an event loop nor a client's session. What the protocol asks for they
-do: hellos, numbers, windows, acknowledgements, heartbeats. Frames are packed before the clock
-starts. What arrives is cut, decoded, and looked at: each publication has to come once and in
-order, or the subscriber fails.
+`overlay.wire.link`, with neither an event loop nor a client's session. What the protocol asks for
+they do: hellos, numbers, windows, acknowledgements, heartbeats. Frames are packed before the clock
+starts. What arrives is cut, decoded, and looked at: each publication has to come once and in order,
+or the subscriber fails.
 
 An end speaks as a client, as a neighbour broker with one client behind it, or, to a relay, nothing
 but frames. It runs as a child (`children`): the first line that it is given is its `Task`, which
@@ -23,10 +23,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from overlay.codec import decode
 from overlay.filters import Value
-from overlay.frames import PREFIX_SIZE, Splitter, pack
-from overlay.link import WINDOW_MESSAGES, Link
 from overlay.messages import (
     AnyMessage,
     AnySignal,
@@ -40,6 +37,9 @@ from overlay.messages import (
     PubRefused,
 )
 from overlay.notation import parse_filter
+from overlay.wire.codec import decode
+from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
+from overlay.wire.link import WINDOW_MESSAGES, Link
 
 Speaks: TypeAlias = Literal["client", "broker", "frames"]
 

@@ -135,7 +135,7 @@ def run(
     from bench import spec
     from bench.runner import Sweep
     from bench.runner_manifest import ManifestError
-    from padres_tx.supervisor import Signals
+    from padres_tx.launcher.supervisor import Signals
 
     changes = {"seed": seed, "repetitions": repetitions, "trace": trace}
     changes = {field: value for field, value in changes.items() if value is not None}

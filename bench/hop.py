@@ -158,7 +158,7 @@ def lone_broker(stage: Stage, directory: Path, name: str, neighbours: list[str])
     )
     file = directory / f"{name}.json"
     file.write_text(topology.to_json(), encoding="utf-8")
-    return stage.start(name, "padres_tx.broker_child", str(file), BROKER, "--ready-fd", "1")
+    return stage.start(name, "padres_tx.cli.broker_child", str(file), BROKER, "--ready-fd", "1")
 
 
 # --- the command ----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from rich.table import Table
 
 from bench.progress import steps_shown
 from overlay.filters import Filter, Value
-from overlay.index import Index
+from overlay.matching.index import Index
 from overlay.messages import Hop, Version
 
 Point = Mapping[str, Value]

@@ -38,14 +38,12 @@ from rich.console import Console
 from rich.table import Table
 
 import padres_tx
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.filters import Filter
+from overlay.hosts.simulator import DELAY_STEP_S, Simulator
 from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
-from overlay.simulator import DELAY_STEP_S, Simulator
-from padres_tx import engines, launcher
-from padres_tx.examples import dispatching
-from padres_tx.placement import spread
-from padres_tx.wire import (
+from padres_tx import launcher, registry
+from padres_tx.client_messages import (
     Begin,
     Commit,
     Ended,
@@ -58,6 +56,8 @@ from padres_tx.wire import (
     from_client,
     to_client,
 )
+from padres_tx.examples import dispatching
+from padres_tx.scenarios.placement import spread
 from topologies import Topology, TopologyError, load
 
 #: The engines that have a protocol to count.
@@ -107,7 +107,7 @@ class Dispatch:
         self.sim = Simulator(
             {broker.name: topology.neighbours(broker.name) for broker in topology.brokers},
             lambda n: 0,
-            broker=lambda name, others: Broker(name, others, engines=engines.broker_factories()),
+            broker=lambda name, others: Broker(name, others, engines=registry.broker_factories()),
         )
         for client, at in zip(("E", "D", "A1"), places or spread(topology, 3), strict=True):
             self.sim.connect(client, at, self._receiver(client))
@@ -129,7 +129,7 @@ class Dispatch:
         began, sent = self.sim.now, self.sim.steps
         tx = ("E", self.lives["E"], next(self.numbers))
         first, event = self._pub("tcm", "E", FIRST), self._pub("pub", "E", EVENT)
-        if engines.load(self.engine).client == "static":
+        if registry.load(self.engine).client == "static":
             self._say("E", Submit(tx, 60.0, self._plan(first, event)))
         else:
             self._say("E", Begin(tx, 60.0))
@@ -188,7 +188,7 @@ def least_delays(topology: Topology, engine: str) -> int:
     """The fewest delays that any protocol needs; argued in the module's docstring."""
     hops = dict(nx.all_pairs_shortest_path_length(topology.graph()))
     e, d, a1 = spread(topology, 3)
-    if engines.load(engine).client == "static":
+    if registry.load(engine).client == "static":
         return 2 + 2 * int(max(hops[e][d], hops[e][a1]))
     return 6 + int(hops[e][d] + hops[d][a1] + hops[a1][e])
 

@@ -25,13 +25,19 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.records import Book
 from overlay.filters import Filter
-from padres_tx import Client, Notification, Transaction, TransactionAborted, engines
+from padres_tx import (
+    Client,
+    Notification,
+    Transaction,
+    TransactionAborted,
+    registry,
+)
 
 
 @functools.cache
 def _is_static(engine: str) -> bool:
     # Looking an engine up searches the installed packages; that is not for every transaction.
-    return bool(engines.load(engine).client == "static")
+    return bool(registry.load(engine).client == "static")
 
 
 class Scene(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ interrupted; one that failed, or was cut off, is made anew. A run that fails is 
 down (`failed.json`), and the sweep goes on.
 
 Some things have to be found out beforehand, on brokers of their own: the waits of BL-WAIT by
-`padres_tx.calibrate`, and how many events go through if a workload's rate is a share of that. They
-are kept in the directory too, so that all runs that are compared have the same.
+`padres_tx.scenarios.calibrate`, and how many events go through if a workload's rate is a share of
+that. They are kept in the directory too, so that all runs that are compared have the same.
 
 How one run is made is `runner_play`'s; how all this looks is the command's.
 """
@@ -30,10 +30,11 @@ from bench.runner_play import STALL_S, Interrupted, Play, RunFailed, Watch, clea
 from bench.spec import PAPER_STEP_MS, Combination, Spec
 from bench.workloads import Dispatching
 from overlay.errors import OverlayError
-from padres_tx import calibrate, engines, launcher
-from padres_tx.calibrate import Calibration, CalibrationError
+from padres_tx import launcher, registry
 from padres_tx.launcher import Cancelled, LaunchError
-from padres_tx.placement import spread
+from padres_tx.scenarios import calibrate
+from padres_tx.scenarios.calibrate import Calibration, CalibrationError
+from padres_tx.scenarios.placement import spread
 from topologies import Topology
 
 #: Where the runs are that only find something out.
@@ -309,7 +310,7 @@ def drawn(topology: Topology, count: int, seed: int) -> list[str]:
 def _counted_delays(combination: Combination, placement: dict[str, str]) -> float | None:
     if combination.spec.workload_class is not Dispatching:
         return None
-    if engines.load(combination.engine).broker is None:
+    if registry.load(combination.engine).broker is None:
         return None
     counts = []
     for instance in range(1, combination.instances + 1):

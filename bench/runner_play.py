@@ -30,8 +30,15 @@ from bench.children import cpu_s
 from bench.players import Scene, Workload
 from bench.records import BROKERS, CLIENTS, Done, epoch_ns
 from padres_tx import launcher
-from padres_tx.launcher import LOOK_S, Cancelled, LaunchError, Running, ending, last_lines
-from padres_tx.transactions import DEADLINE_S
+from padres_tx.client.transactions import DEADLINE_S
+from padres_tx.launcher.overlay_processes import (
+    LOOK_S,
+    Cancelled,
+    LaunchError,
+    Running,
+    ending,
+    last_lines,
+)
 from topologies import BrokerSpec, Topology
 
 #: How long nothing may move. An engine ends what hangs after its deadline, and that is a result;

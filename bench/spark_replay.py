@@ -31,8 +31,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from overlay.filters import Filter, Value
-from overlay.index import Index, is_visible
-from overlay.index_near import Near
+from overlay.matching.index import Index, is_visible
+from overlay.matching.recent_accesses import Near
 from overlay.notation import parse_filter, parse_publication
 
 if TYPE_CHECKING:

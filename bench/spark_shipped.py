@@ -27,14 +27,16 @@ NAME: Final = "padres-tx-shipped.zip"
 #: Of the overlay, what filters need; none of it imports anything else but the library below.
 OVERLAY: Final = (
     "__init__",
+    "matching/__init__",
+    "tables/__init__",
     "errors",
     "filters",
-    "index",
-    "index_forms",
-    "index_near",
-    "index_places",
-    "index_tree",
-    "lastword",
+    "matching/index",
+    "matching/compiled_tests",
+    "matching/recent_accesses",
+    "matching/cells",
+    "matching/tree",
+    "tables/last_word",
     "notation",
 )
 

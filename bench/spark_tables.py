@@ -21,9 +21,9 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from bench.spark_shipped import by_value, ship
 from overlay.filters import Filter
-from overlay.index import Index
-from overlay.lastword import reaches, settle
+from overlay.matching.index import Index
 from overlay.notation import parse_filter
+from overlay.tables.last_word import reaches, settle
 
 if TYPE_CHECKING:
     # Messages do not go with the job.

@@ -47,9 +47,9 @@ from pydantic import (
 from bench import workloads
 from bench.players import Workload
 from bench.workloads import WorkloadError
-from padres_tx import UnknownEngine, engines
+from padres_tx import UnknownEngine, registry
+from padres_tx.client.transactions import OPEN_LIMIT
 from padres_tx.engines.bl_wait import WAIT_LIMIT_S
-from padres_tx.transactions import OPEN_LIMIT
 from topologies import Topology, TopologyError
 from topologies import load as load_topology
 from topologies.model import MAX_DELAY_MS
@@ -186,7 +186,7 @@ class Spec(_Model):
     def _known_engines(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         try:
             for name in names:
-                engines.load(name)
+                registry.load(name)
         except UnknownEngine as error:
             raise ValueError(str(error)) from None
         return names
@@ -242,7 +242,7 @@ class Spec(_Model):
 
     def _series(self) -> Iterator[tuple[str, Wait | None]]:
         for engine in self.engines:
-            if engines.load(engine).broker is None:
+            if registry.load(engine).broker is None:
                 for wait in self.bl_wait_ms:
                     yield engine, wait
             else:

@@ -14,11 +14,15 @@ This module knows the shapes only: no routing, no transport, no transaction.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NewType, TypeAlias
 
 import msgspec
 
 from overlay.filters import Filter, Value
+
+#: What a client may be called; a name stands in tables, traces and error messages.
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
 BrokerName = NewType("BrokerName", str)
 ClientName = NewType("ClientName", str)

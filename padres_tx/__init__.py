@@ -28,9 +28,12 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from overlay.filters import Filter, between, ge, gt, le, lt, prefix, present
-    from overlay.frames import FrameTooLarge
+    from overlay.wire.frames import FrameTooLarge
     from padres_tx import static, sync
-    from padres_tx.aio import Client, Operator, connect, operator
+    from padres_tx.client.asyncio.client import Client, Operator, connect, operator
+    from padres_tx.client.asyncio.handles import Part, Transaction
+    from padres_tx.client.session import Notification
+    from padres_tx.client.transactions import Doubt, Result
     from padres_tx.errors import (
         BadAddress,
         BadName,
@@ -48,9 +51,6 @@ if TYPE_CHECKING:
         UnknownTransaction,
         Unreachable,
     )
-    from padres_tx.handles import Part, Transaction
-    from padres_tx.session import Notification
-    from padres_tx.transactions import Doubt, Result
 
 __all__ = [
     "BadAddress",
@@ -108,16 +108,16 @@ _HOMES = {
         "ProtocolError SlowReader Unauthorized"
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
-    "overlay.frames": "FrameTooLarge",
-    "padres_tx.aio": "Client Operator connect operator",
+    "overlay.wire.frames": "FrameTooLarge",
+    "padres_tx.client.asyncio.client": "Client Operator connect operator",
     "padres_tx.errors": (
         "BadAddress BadName BadTransaction CallTimeout ClientClosed ClientError ConnectionLost "
         "NotCoordinator TooManyRequests TransactionAborted TransactionError TransactionFinished "
         "UnknownEngine UnknownTransaction Unreachable"
     ),
-    "padres_tx.handles": "Part Transaction",
-    "padres_tx.session": "Notification",
-    "padres_tx.transactions": "Doubt Result",
+    "padres_tx.client.asyncio.handles": "Part Transaction",
+    "padres_tx.client.session": "Notification",
+    "padres_tx.client.transactions": "Doubt Result",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -32,17 +32,18 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from overlay import fine_reactor, logs
-from overlay.broker import Broker
-from overlay.broker_time import use_monotonic
-from overlay.host import Host
+from overlay.broker.core import Broker
+from overlay.files import logs
+from overlay.files.line_file import LineFile
+from overlay.files.trace_file import TraceFile
+from overlay.hosts import submillisecond_reactor
+from overlay.hosts.broker_time import use_monotonic
+from overlay.hosts.host import Host
+from overlay.hosts.settings import SECRET_LIMIT_BYTES, Settings, within_files
+from overlay.hosts.tcp import Tcp
 from overlay.identity import SALT_BITS
-from overlay.line_file import LineFile
 from overlay.messages import BrokerName
-from overlay.settings import SECRET_LIMIT_BYTES, Settings, within_files
-from overlay.tcp import Tcp
-from overlay.trace_file import TraceFile
-from padres_tx.engines import broker_factories
+from padres_tx.registry import broker_factories
 from topologies import Topology
 
 #: A process that is killed loses at most so much of its trace.
@@ -82,7 +83,7 @@ def run_broker(
     Raises StartError, and TopologyError if the topology has no such broker.
     """
     if topology.client_delay_ms or any(edge.delay_ms for edge in topology.edges):
-        fine_reactor.install()
+        submillisecond_reactor.install()
     # Imported late: the import installs the reactor, once a process.
     from twisted.internet import reactor
 

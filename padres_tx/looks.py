@@ -39,8 +39,8 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from overlay.filters import Filter, Value
+from padres_tx.client_messages import Look, TxID
 from padres_tx.errors import TooManyRequests
-from padres_tx.wire import Look, TxID
 
 #: The table that a look is about.
 Table: TypeAlias = Literal["sub", "adv"]

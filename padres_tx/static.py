@@ -31,11 +31,10 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from overlay.codec import FRAME_LIMIT
 from overlay.filters import Filter, Value
 from overlay.notation import format_filter, format_publication
-from padres_tx.errors import BadTransaction
-from padres_tx.session import (
+from overlay.wire.codec import FRAME_LIMIT
+from padres_tx.client.session import (
     FilterLike,
     PointLike,
     as_bytes,
@@ -43,7 +42,8 @@ from padres_tx.session import (
     as_point,
     check_client_name,
 )
-from padres_tx.wire import RECEIVERS_LIMIT, STEP_LIMIT, OpKind, Step
+from padres_tx.client_messages import RECEIVERS_LIMIT, STEP_LIMIT, OpKind, Step
+from padres_tx.errors import BadTransaction
 
 #: Tcms inside tcms. A chain of assignments has two or three; what is deeper is a loop that a
 #: program has unrolled by mistake.

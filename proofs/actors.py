@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, Done, EngineMessage, Kind, Operation, Pub, PubRefused
 from overlay.notation import format_publication
-from padres_tx.wire import (
+from padres_tx.client_messages import (
     Abort,
     Begin,
     Commit,

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from padres_tx.cli.common import WrongInput
-from padres_tx.state import default_directory
+from padres_tx.launcher.overlay_files import default_directory
 
 #: Failing runs that are told of one by one; what fails more often fails for one of these reasons.
 SHOWN_FAILURES = 3
@@ -296,7 +296,7 @@ def _line(anomaly: Any) -> str:
 
 
 def _replay(shape: Any, seed: int | None, tape: Path | None, trace: Path | None) -> None:
-    from overlay.simulator import Tape
+    from overlay.hosts.simulator import Tape
     from overlay.trace import write
     from proofs.sim import TapeFile, play
     from proofs.story import tell

@@ -1,11 +1,11 @@
 """Why the tables converge: the lemmas about pairs of operations, checked by Z3 for all sizes.
 
-A table is what it is in `overlay.space`: entries, each a client, the client's number for it, yes or
-no, and a filter, here any set of points. Who wants a point is as in `Space.matching`: a client with
-a yes that contains it and no higher-numbered no that does. What an operation drops is as in
-`overlay.lastword.settle`. Clients, numbers and points are not bounded: a lemma that Z3 finds no
-counterexample to holds for tables of any size. The induction from pairs to histories is on paper,
-in proofs/README.md.
+A table is what it is in `overlay.tables.space`: entries, each a client, the client's number for it,
+yes or no, and a filter, here any set of points. Who wants a point is as in `Space.matching`: a
+client with a yes that contains it and no higher-numbered no that does. What an operation drops is
+as in `overlay.tables.last_word.settle`. Clients, numbers and points are not bounded: a lemma that
+Z3 finds no counterexample to holds for tables of any size. The induction from pairs to histories is
+on paper, in proofs/README.md.
 
 Some lemmas are expected to fail: they show what numbering and FIFO links are needed for, and their
 counterexample is printed.
@@ -173,8 +173,9 @@ def _unnumbered_shows(model: z3.ModelRef) -> str:
 def _told(*, adding: bool, subscribing: bool) -> Any:
     """A sub or usub and an adv or uadv at one broker, in both orders: the same neighbours know it.
 
-    `told` follows the rules of overlay.routing: a subscription goes where it reaches something,
-    is attracted by what it reaches only now, and is taken back when it reaches nothing any more.
+    `told` follows the rules of overlay.tables.routing: a subscription goes where it reaches
+    something, is attracted by what it reaches only now, and is taken back when it reaches nothing
+    any more.
     """
     ads = z3.DeclareSort("Ad")
     a = z3.Const("a", ads)

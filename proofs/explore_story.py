@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from overlay.codec import decode
 from overlay.filters import Filter
 from overlay.messages import Done, EngineMessage, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
 from overlay.trace import Record
-from padres_tx.wire import Effective, Step, from_client, to_client, tx_text
+from overlay.wire.codec import decode
+from padres_tx.client_messages import Effective, Step, from_client, to_client, tx_text
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.explorer import Result
 from proofs.network import Move, State

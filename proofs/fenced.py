@@ -5,8 +5,8 @@ For what has to be tried with fences and cannot wait for losses. The engine is o
 
 from __future__ import annotations
 
-from padres_tx.dynamic import Tx
 from padres_tx.engines.d_tx import DTx
+from padres_tx.protocol.dynamic import Tx
 
 
 class FencesAll(DTx):

@@ -24,12 +24,12 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter, Value
+from overlay.hosts.simulator import Simulator
 from overlay.identity import name_text, parse_name
 from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
 from overlay.notation import format_filter, parse_filter, parse_publication
-from overlay.simulator import Simulator
 from overlay.trace import EVENTS, Record
-from padres_tx.wire import Ended, TxID, to_client, tx_text
+from padres_tx.client_messages import Ended, TxID, to_client, tx_text
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
 VERSIONED = frozenset({"d-tx"})

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from overlay.filters import Filter, Value
 from overlay.notation import parse_filter
-from padres_tx.wire import TxID, tx_text
+from padres_tx.client_messages import TxID, tx_text
 from proofs.checkers import Anomaly
 from proofs.oracle import Oracle, holds
 from proofs.sessions import SessionWorld, disagreements

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
-from overlay.index import View
+from overlay.matching.index import View
 from overlay.messages import Hop, Leave, Operation, Version
-from overlay.routing import Outcome
-from overlay.space import Space
-from overlay.versions import Seen, Versions
-from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import AnyBetween, Init, Op, Prepare
+from overlay.tables.routing import Outcome
+from overlay.tables.space import Space
+from overlay.tables.versions import Seen, Versions
+from padres_tx.client_messages import Look, TxID
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.wire import Look, TxID
+from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_messages import AnyBetween, Init, Op, Prepare
 
 #: The origin of an operation that nobody waits for any more.
 NOWHERE = Hop("")

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from overlay.broker import Broker
-from overlay.codec import StructCodec
+from overlay.broker.core import Broker
 from overlay.effects import Effect, Send, SetTimer
 from overlay.identity import name_text
 from overlay.messages import ClientName, Hop, Operation, Pub, client_hop, is_client
-from overlay.routing import PLAIN
+from overlay.tables.routing import PLAIN
+from overlay.wire.codec import StructCodec
+from padres_tx.client_messages import Ended, FromClient, Step, Submit, TxID, engine_message, tx_text
 from padres_tx.engines.s_tx import STx
-from padres_tx.wire import Ended, FromClient, Step, Submit, TxID, engine_message, tx_text
 
 #: What a client takes to act, where that is looked at; explorers let it take any time.
 CLIENT_DELAY_S = 0.001

@@ -18,12 +18,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from overlay.broker import Broker
-from overlay.codec import decode_message, encode
+from overlay.broker.core import Broker
+from overlay.broker.turns import WORK
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.messages import Hop, client_hop, is_client
 from overlay.trace import Record
-from overlay.turns import WORK
+from overlay.wire.codec import decode_message, encode
 from proofs.actors import Actor, Role
 from proofs.snapshot import canonical, digest, freeze, thaw
 

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.engine import Engine, EngineFactory
 from overlay.effects import Effect, Send
-from overlay.engine import Engine, EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Hop, Pub
-from overlay.routing import Routing, Scope
-from overlay.versions import Seen
-from padres_tx import static_tx
-from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import Decide, Decided
+from overlay.tables.routing import Routing, Scope
+from overlay.tables.versions import Seen
+from padres_tx.client_messages import TxID, tx_text
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
-from padres_tx.wire import TxID, tx_text
+from padres_tx.protocol import static_state
+from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_messages import Decide, Decided
 from proofs import planted_absent, planted_held, planted_slices
 from proofs.checkers import Kind
 from proofs.literal import UnstampedVersions
@@ -85,7 +85,7 @@ class GoesOnDTxNI(_GoesOn, DTxNI):
 class LastFirst(STx):
     """Carries a plan out from behind."""
 
-    def _next(self, tx: static_tx.Tx) -> int:
+    def _next(self, tx: static_state.Tx) -> int:
         at = max(at for at in tx.order if at not in tx.started)
         tx.started.add(at)
         return at
@@ -125,7 +125,7 @@ class TooEarlyDTxNI(_TooEarly, DTxNI):
 class KeepsInSpan(STx):
     """Sends no publication to brokers outside its span."""
 
-    def _publish(self, tx: static_tx.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return [_without_brokers(e) if isinstance(e, Send) else e for e in effects]
 
@@ -164,10 +164,10 @@ class AbortsAlone(DTxNI):
 class SaysNoSTx(STx):
     """A broker in the middle passes a commit on as an abort."""
 
-    def _decide(self, source: Hop, decide: static_tx.Decide, now: float) -> list[Effect]:
+    def _decide(self, source: Hop, decide: static_state.Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
         if tx is not None and decide.committed and self._beyond(tx, source):
-            decide = static_tx.Decide(decide.tx, False, "split", "planted")
+            decide = static_state.Decide(decide.tx, False, "split", "planted")
         return super()._decide(source, decide, now)
 
 
@@ -199,7 +199,7 @@ class GhostDTxNI(DTxNI):
 class GhostSTx(STx):
     """Carries out what was admitted here, though the plan is aborted."""
 
-    def _spread(self, tx: static_tx.Tx, decide: static_tx.Decide, now: float) -> list[Effect]:
+    def _spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
         admitted = list(self.reserved.of(tx.id))
         effects = super()._spread(tx, decide, now)
         for undo in admitted if not decide.committed else ():
@@ -272,7 +272,7 @@ class NeverHearsDTxNI(DTxNI):
 class NeverRefuses(STx):
     """An edge broker that would refuse is silent, and deadlines do not ring."""
 
-    def _admitted(self, source: Hop, admitted: static_tx.Admitted, now: float) -> list[Effect]:
+    def _admitted(self, source: Hop, admitted: static_state.Admitted, now: float) -> list[Effect]:
         return [] if admitted.code else super()._admitted(source, admitted, now)
 
     def wake(self, key: str, now: float) -> list[Effect]:
@@ -300,7 +300,7 @@ class TwiceDTxNI(_Twice, DTxNI):
 class TwiceSTx(STx):
     """Sends everything twice."""
 
-    def _publish(self, tx: static_tx.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return effects + [effect for effect in effects if isinstance(effect, Send)]
 

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.requests import Task
 from overlay.effects import Effect, Send
 from overlay.messages import Hop, Join, Leave, Operation
-from overlay.tasks import Task
-from padres_tx.dynamic import Dynamic
-from padres_tx.dynamic_tx import Tx
-from padres_tx.dynamic_wire import Decide
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
+from padres_tx.protocol.dynamic import Dynamic
+from padres_tx.protocol.dynamic_messages import Decide
+from padres_tx.protocol.dynamic_state import Tx
 
 
 class _EndsAlone(Dynamic):

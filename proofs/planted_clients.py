@@ -1,7 +1,7 @@
 """Planted bugs in clients: what they hold and whom they call, with one mistake each.
 
-Tests put them in the place of `padres_tx.holdings.Holdings`, in runs with real sessions. Both
-mistakes were the client library's own once, and no check found them: all clients that were
+Tests put them in the place of `padres_tx.client.holdings.Holdings`, in runs with real sessions.
+Both mistakes were the client library's own once, and no check found them: all clients that were
 simulated were too simple to make them. A third is a broker's, by which clients cannot be right.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.messages import AnyMessage, Hop, Pub, Version, is_client
-from padres_tx.holdings import Change, Holdings
+from padres_tx.client.holdings import Change, Holdings
 
 
 class SilencesAtCommit(Holdings):

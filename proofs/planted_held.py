@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.messages import Hop, Leave, Operation
-from padres_tx import static_tx
-from padres_tx.compensation import Undo
-from padres_tx.dynamic_wire import Vote
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.s_tx import STx
-from padres_tx.two_phase import TwoPhaseCommit
+from padres_tx.protocol import static_state
+from padres_tx.protocol.compensation import Undo
+from padres_tx.protocol.dynamic_messages import Vote
+from padres_tx.protocol.two_phase import TwoPhaseCommit
 
 
 class _Blind(Broker):
@@ -75,7 +75,7 @@ class Overtakes(STx):
         broker.__class__ = _Blind
         super().__init__(broker)
 
-    def _check_free(self, tx: static_tx.Tx, undo: Undo) -> None:
+    def _check_free(self, tx: static_state.Tx, undo: Undo) -> None:
         with _unseen(self.broker):
             super()._check_free(tx, undo)
 

@@ -1,4 +1,4 @@
-"""Planted bugs in long work that is cut into slices: each undoes one rule of `overlay.turns`.
+"""Planted bugs in long work that is cut into slices: each undoes a rule of `broker.turns`.
 
 In a run they show themselves with slices of a unit or two, so that everything is cut; `planted`
 lists them, and `in_slices` makes brokers do that.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.messages import Hop, Operation
-from padres_tx import static_tx
 from padres_tx.engines.s_tx import STx
+from padres_tx.protocol import static_state
 
 
 def in_slices(broker: Broker) -> None:
@@ -30,7 +30,7 @@ class LetsAllPass(STx):
 class TellsWhenDoneHere(STx):
     """Clients hear of a long plan when their own broker has carried it out."""
 
-    def _finish(self, tx: static_tx.Tx, now: float) -> list[Effect]:
+    def _finish(self, tx: static_state.Tx, now: float) -> list[Effect]:
         if tx.complete and tx.status == "committed":
             tx.long = False
         return super()._finish(tx, now)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from overlay.codec import decode_message
 from overlay.messages import EngineMessage
 from overlay.trace import Record
-from padres_tx.wire import Begin, Submit, from_client
+from overlay.wire.codec import decode_message
+from padres_tx.client_messages import Begin, Submit, from_client
 from proofs.history import Clients, History
 from proofs.network import Move, State
 from proofs.nodes import GONE, ClientNode

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from overlay.broker import Broker
-from overlay.engine import EngineFactory
+from overlay.broker.core import Broker
+from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter
+from overlay.hosts.simulator import Simulator
 from overlay.messages import BrokerName, Done, Hop, Join, Kind, Operation, client_hop
-from overlay.simulator import Simulator
 from overlay.trace import Record
 from proofs.actors import Act, Actor, Dynamic, Role, Static
 from proofs.network import Network, State

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from overlay.engine import EngineFactory
+from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
-from padres_tx.engines import broker_factories
+from padres_tx.registry import broker_factories
 from proofs import (
     fenced,
     literal,

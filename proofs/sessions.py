@@ -20,6 +20,7 @@ import networkx as nx
 
 from overlay.errors import NotHeld, OverlayError
 from overlay.filters import Filter, Value
+from overlay.hosts.simulator import Choose
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -31,12 +32,10 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.notation import format_filter, format_publication, parse_filter
-from overlay.simulator import Choose
-from padres_tx.holdings import Holdings
-from padres_tx.seats import BrokerSeat
-from padres_tx.session import Answered, Event, Notification, Say, Session
-from padres_tx.static import Op
-from padres_tx.transactions import (
+from padres_tx.client.engine_halves import BrokerSeat
+from padres_tx.client.holdings import Holdings
+from padres_tx.client.session import Answered, Event, Notification, Say, Session
+from padres_tx.client.transactions import (
     TCM_MARK,
     Called,
     Decided,
@@ -46,7 +45,8 @@ from padres_tx.transactions import (
     Utter,
     Wake,
 )
-from padres_tx.wire import Began, Ended, Step, TxID, to_client
+from padres_tx.client_messages import Began, Ended, Step, TxID, to_client
+from padres_tx.static import Op
 from proofs.oracle import Said, live
 from proofs.world import DEADLINE_S, LATE, Does, IfHeld, World
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from overlay.simulator import NeverSettles, Tape
+from overlay.hosts.simulator import NeverSettles, Tape
 from proofs.checkers import Anomaly, check
 from proofs.judge import Judge
 from proofs.shrink import Case, Fails, shrink

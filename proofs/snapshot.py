@@ -30,13 +30,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.filters import Filter
-from overlay.index import Index
+from overlay.matching.index import Index
 from overlay.messages import Version
 from overlay.notation import format_filter
-from overlay.routing import Routing
-from overlay.space import Entry, by_client_and_number
+from overlay.tables.routing import Routing
+from overlay.tables.space import Entry, by_client_and_number
 
 #: Attributes that are no part of a state: how many records there were, tables of methods, by whom
 #: entries are found, which says nothing that the entries do not, and what has ended, for which

@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 
 import networkx as nx
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.engine import EngineFactory
 from overlay.effects import Effect
-from overlay.engine import EngineFactory
 from overlay.filters import Filter
+from overlay.hosts.simulator import Tape
 from overlay.messages import (
     AnyMessage,
     Done,
@@ -31,10 +32,17 @@ from overlay.messages import (
     is_client,
 )
 from overlay.notation import format_publication
-from overlay.simulator import Tape
+from padres_tx.client_messages import Step, Submit
 from padres_tx.engines.s_tx import STx
-from padres_tx.static_tx import Admitted, Complete, Decide, Decided, Plan, Settled, codec
-from padres_tx.wire import Step, Submit
+from padres_tx.protocol.static_state import (
+    Admitted,
+    Complete,
+    Decide,
+    Decided,
+    Plan,
+    Settled,
+    codec,
+)
 from proofs.models import S_TX
 from proofs.tlc import Checked, check, configuration
 from proofs.world import World, all_engines

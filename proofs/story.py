@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlay.notation import format_filter, format_publication
-from padres_tx.wire import tx_text
+from padres_tx.client_messages import tx_text
 from proofs.workload import RESTART, Op, Run, Transaction
 
 

@@ -23,18 +23,19 @@ from typing import Final, NamedTuple
 import msgspec
 import networkx as nx
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.filters import Filter
+from overlay.hosts.simulator import Tape
 from overlay.identity import name_text
 from overlay.messages import AnyMessage, Done, Hop, Kind, Leave, Operation, Pub, is_client
 from overlay.notation import format_filter
-from overlay.routing import Outcome
-from overlay.simulator import Tape
+from overlay.tables.routing import Outcome
 from overlay.trace import Record
-from padres_tx.conflicts import Footprint, of_applied
-from padres_tx.dynamic import Tx
-from padres_tx.dynamic_wire import (
+from padres_tx.client_messages import Begin, Step, TxID, tx_text
+from padres_tx.engines.d_tx import DTx
+from padres_tx.protocol.dynamic import Tx
+from padres_tx.protocol.dynamic_messages import (
     Acked,
     Decide,
     Decided,
@@ -46,8 +47,7 @@ from padres_tx.dynamic_wire import (
     Vote,
     codec,
 )
-from padres_tx.engines.d_tx import DTx
-from padres_tx.wire import Begin, Step, TxID, tx_text
+from padres_tx.protocol.validation.conflicts import Footprint, of_applied
 from proofs.models import D_TX
 from proofs.tlc import Checked, check, configuration
 from proofs.world import World, all_engines

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.messages import AnyMessage, BrokerName, EngineMessage, Hop
 

@@ -21,7 +21,7 @@ from overlay.identity import name_text
 from overlay.messages import Hop, client_hop
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
 from overlay.trace import Record
-from padres_tx.wire import Step, tx_text
+from padres_tx.client_messages import Step, tx_text
 from proofs.actors import Act, Dynamic, Plain, Publish, Static
 from proofs.history import versions
 from proofs.network import Network, State
@@ -269,7 +269,7 @@ class Judge:
     def _misread(self, end: End) -> Iterator[Finding]:
         """Who has given a stream away can tell what is still for it: the stamp says so.
 
-        By this a client finds the callbacks of a publication (`padres_tx.holdings`).
+        By this a client finds the callbacks of a publication (`padres_tx.client.holdings`).
         """
         words = [word for node, local in end.brokers for word in node.facts(local).words]
         oracle = _copy(self._before)

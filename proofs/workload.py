@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import networkx as nx
 
-from overlay.engine import EngineFactory
+from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter, Value
+from overlay.hosts.simulator import STEP_LIMIT, Tape
 from overlay.messages import client_hop
-from overlay.simulator import STEP_LIMIT, Tape
-from padres_tx.losses import FENCE_AFTER
-from padres_tx.wire import Abort, Ended, OpKind, Step, TxID
+from padres_tx.client_messages import Abort, Ended, OpKind, Step, TxID
+from padres_tx.protocol.validation.losses import FENCE_AFTER
 from proofs.history import History
 from proofs.sessions import SessionWorld
 from proofs.shrink import Part

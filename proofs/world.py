@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import networkx as nx
 
-from overlay.broker import Broker
-from overlay.engine import EngineFactory
+from overlay.broker.core import Broker
+from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter, Value
+from overlay.hosts.simulator import Choose, Simulator
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -33,9 +34,7 @@ from overlay.messages import (
     Operation,
     Pub,
 )
-from overlay.simulator import Choose, Simulator
-from padres_tx.engines import broker_factories
-from padres_tx.wire import (
+from padres_tx.client_messages import (
     Began,
     Begin,
     Commit,
@@ -53,6 +52,7 @@ from padres_tx.wire import (
     to_client,
     tx_text,
 )
+from padres_tx.registry import broker_factories
 from proofs.actors import table_of
 from proofs.history import Clients
 from proofs.oracle import Line, Oracle, held

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import inspect
 import pkgutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,35 +25,64 @@ ARROWS = {
     "proofs": {"overlay", "topologies", "padres_tx"},
 }
 
-#: The pure cores: what a module of these may not even import.
+#: What each room may import of ours, beside itself; "overlay.*" means the modules at overlay's top.
+#: A room that is not listed here may import what its package may.
+VOCABULARY = "overlay.*"
+TX_VOCABULARY = "padres_tx.*"
+ROOMS = {
+    "overlay/": {VOCABULARY},
+    "overlay/matching": {VOCABULARY},
+    "overlay/tables": {VOCABULARY, "overlay.matching"},
+    "overlay/broker": {VOCABULARY, "overlay.matching", "overlay.tables"},
+    "overlay/wire": {VOCABULARY},
+    "overlay/files": {VOCABULARY},
+    "overlay/hosts": {"overlay"},
+    "padres_tx/client": {
+        *(VOCABULARY, "overlay.wire", "overlay.matching", "overlay.tables"),
+        TX_VOCABULARY,
+    },
+    "padres_tx/client/asyncio": {
+        *(VOCABULARY, "overlay.wire"),
+        *(TX_VOCABULARY, "padres_tx.client"),
+    },
+    "padres_tx/client/blocking": {
+        *(VOCABULARY, "overlay.wire"),
+        *(TX_VOCABULARY, "padres_tx.client", "padres_tx.client.asyncio"),
+    },
+    "padres_tx/protocol": {
+        *(VOCABULARY, "overlay.matching", "overlay.tables", "overlay.broker", "overlay.wire"),
+        *(TX_VOCABULARY, "padres_tx.protocol.validation"),
+    },
+    "padres_tx/protocol/validation": {
+        *(VOCABULARY, "overlay.matching", "overlay.tables"),
+        TX_VOCABULARY,
+    },
+    "padres_tx/engines": {
+        *(VOCABULARY, "overlay.tables", "overlay.broker"),
+        *(TX_VOCABULARY, "padres_tx.protocol", "padres_tx.client"),
+    },
+    "padres_tx/launcher": {
+        VOCABULARY,
+        *(TX_VOCABULARY, "padres_tx.client"),
+        "topologies",
+    },
+    "padres_tx/scenarios": {
+        VOCABULARY,
+        *(TX_VOCABULARY, "padres_tx.client", "padres_tx.launcher", "padres_tx.engines"),
+        "topologies",
+    },
+    "padres_tx/testing": {
+        *(VOCABULARY, "overlay.wire", "overlay.hosts"),
+        *(TX_VOCABULARY, "padres_tx.client"),
+        "topologies",
+    },
+}
+
+#: Rooms without I/O, clock or chance: what a module there may not even import.
 PURE = (
-    "overlay/broker.py",
-    "overlay/routing.py",
-    "overlay/space.py",
-    "overlay/versions.py",
-    "overlay/tasks.py",
-    "overlay/link.py",
-    "overlay/lastword.py",
-    "padres_tx/session.py",
-    "padres_tx/holdings.py",
-    "padres_tx/dynamic.py",
-    "padres_tx/dynamic_tx.py",
-    "padres_tx/static_tx.py",
-    "padres_tx/tcm_routes.py",
-    "padres_tx/inspection.py",
-    "padres_tx/two_phase.py",
-    "padres_tx/outcomes.py",
-    "padres_tx/broker_wire.py",
-    "padres_tx/questions.py",
-    "padres_tx/conflicts.py",
-    "padres_tx/compensation.py",
-    "padres_tx/admission.py",
-    "padres_tx/planning.py",
-    "overlay/turns.py",
-    "overlay/waiting.py",
-    "padres_tx/engines/d_tx.py",
-    "padres_tx/engines/d_tx_ni.py",
-    "padres_tx/engines/s_tx.py",
+    *("overlay", "overlay/matching", "overlay/tables", "overlay/broker", "overlay/wire"),
+    *("padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
+    "padres_tx/engines",
 )
 IMPURE = {"twisted", "asyncio", "threading", "time", "random", "socket", "logging", "os", "secrets"}
 
@@ -74,9 +105,74 @@ def test_imports_follow_the_arrows(package: str) -> None:
         assert ours <= ARROWS[package] | {package}, path.relative_to(ROOT)
 
 
-@pytest.mark.parametrize("module", PURE)
-def test_the_cores_import_neither_clock_nor_socket_nor_chance(module: str) -> None:
-    assert not imported(ROOT / module) & IMPURE
+def modules_imported(path: Path) -> set[str]:
+    """The full names of the modules of ours that a module imports, also inside functions; not
+    those that only its annotations need."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if is_module(name) else node.module)
+    return {name for name in found if name.partition(".")[0] in ARROWS}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def allows(rule: str, module: str) -> bool:
+    """Whether a rule of `ROOMS` allows a module."""
+    if rule.endswith(".*"):
+        package = rule[:-2]
+        is_room = (ROOT / module.replace(".", "/")).is_dir()
+        return module == package or (module.rpartition(".")[0] == package and not is_room)
+    return module == rule or module.startswith(f"{rule}.")
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_each_room_keeps_its_rule(room: str) -> None:
+    own = room.strip("/").replace("/", ".")
+    for path in sorted((ROOT / room).glob("*.py")):
+        for module in sorted(modules_imported(path)):
+            inside = own if not room.endswith("/") else f"{own}.*"
+            assert any(allows(rule, module) for rule in (inside, *ROOMS[room])), (
+                f"{path.relative_to(ROOT)} imports {module}"
+            )
+
+
+def test_every_room_says_its_rule() -> None:
+    for room in ROOMS:
+        text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+        assert "Rule:" in text or room == "overlay/", room
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    arrows: dict[str, set[str]] = {}
+    for package in ARROWS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            room = ".".join(path.parent.relative_to(ROOT).parts)
+            for module in modules_imported(path):
+                is_room = (ROOT / module.replace(".", "/")).is_dir()
+                other = module if is_room else module.rpartition(".")[0]
+                # A package's top is vocabulary and faces, which lead to the rooms behind them.
+                if other != room and "." in other and "." in room:
+                    arrows.setdefault(room, set()).add(other)
+    order = graphlib.TopologicalSorter(arrows)
+    assert list(order.static_order())
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_the_cores_import_neither_clock_nor_socket_nor_chance(room: str) -> None:
+    for path in sorted((ROOT / room).glob("*.py")):
+        assert not imported(path) & IMPURE, path.relative_to(ROOT)
 
 
 def test_only_what_is_declared_is_imported() -> None:
@@ -108,3 +204,12 @@ def test_no_module_hides_a_public_name() -> None:
     modules = {module.name for module in pkgutil.iter_modules(padres_tx.__path__)}
     for name in modules & set(padres_tx.__all__):
         assert inspect.ismodule(getattr(padres_tx, name)), name
+
+
+@pytest.mark.parametrize("client", ["padres_tx.client.asyncio.client", "padres_tx.sync"])
+def test_a_client_loads_no_broker(client: str) -> None:
+    program = f"import sys, {client}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = done.stdout.decode().split()
+    brokers = ("overlay.broker", "overlay.hosts", "padres_tx.protocol", "padres_tx.broker_process")
+    assert not [name for name in loaded if name.startswith((*brokers, "twisted"))]

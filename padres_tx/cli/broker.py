@@ -96,7 +96,7 @@ def broker(
     broker goes on, and 'padres-tx status' says so.
     """
     # Imported here: Twisted takes 0.3 s, which no other command should pay.
-    from overlay.settings import Settings
+    from overlay.hosts.settings import Settings
     from padres_tx.broker_process import StartError, run_broker
     from topologies import TopologyError, load
 

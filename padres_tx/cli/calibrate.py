@@ -1,4 +1,4 @@
-"""`padres-tx calibrate`: how long BL-WAIT has to wait; the search is `padres_tx.calibrate`'s."""
+"""`padres-tx calibrate`: how long BL-WAIT has to wait; the search is `scenarios.calibrate`'s."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 import msgspec
 from rich.console import Console
 
-from padres_tx import calibrate as search
 from padres_tx import launcher
-from padres_tx.calibrate import Calibration, CalibrationError
 from padres_tx.cli.common import CheckFailed, WrongInput
 from padres_tx.cli.handover import crashes_told
 from padres_tx.engines.bl_wait import WAIT_LIMIT_S
+from padres_tx.scenarios import calibrate as search
+from padres_tx.scenarios.calibrate import Calibration, CalibrationError
 
 #: Steps that make sense: no timer is finer, and no wait is longer.
 STEP_LIMITS_MS = (0.1, WAIT_LIMIT_S * 1000)

@@ -51,7 +51,7 @@ def failure_of(error: Exception) -> click.ClickException | None:
     from overlay.errors import OverlayError, Overloaded, SlowReader
     from padres_tx.errors import CallTimeout, ConnectionLost
     from padres_tx.launcher import LaunchError, PortBusy
-    from padres_tx.state import StateError
+    from padres_tx.launcher.overlay_files import StateError
     from topologies import TopologyError
 
     if isinstance(error, ConnectionLost | CallTimeout | Overloaded | SlowReader):
@@ -115,7 +115,7 @@ def find_place(overlay: str | None, broker: str | None, at: str | None) -> Place
         if overlay is not None or broker is not None:
             raise WrongInput("--at says it all: it cannot stand beside a broker or an overlay")
         return Place(at, at)
-    from padres_tx.state import Registry
+    from padres_tx.launcher.overlay_files import Registry
 
     record = Registry(notice=say).find(overlay)
     if not record.brokers:

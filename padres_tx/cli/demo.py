@@ -1,4 +1,4 @@
-"""`padres-tx demo`: the first look; the story is `padres_tx.demo`'s, the comparison `experiment`'s.
+"""`padres-tx demo`: the first look; the story is `scenarios.demo`'s, the comparison `experiment`'s.
 
 What compares the engines comes through the plug-in commands: this package must not know it.
 """
@@ -39,7 +39,7 @@ def demo(*, story: bool, directory: Path | None) -> None:
     The comparison is the short version of 'padres-tx experiment run base', made into a report by
     Spark. It takes some minutes and leaves nothing running. Exit code 1 if a promise was broken.
     """
-    from padres_tx import demo as first_look
+    from padres_tx.scenarios import demo as first_look
 
     console = Console(highlight=False)
     if not first_look.run(console):

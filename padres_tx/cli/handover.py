@@ -1,6 +1,7 @@
 """`padres-tx handover`: a stream changes hands, and nothing goes astray, or how much does.
 
-The scenario and its judge are `padres_tx.handover`'s; here are arguments, a table and exit codes.
+The scenario and its judge are `padres_tx.scenarios.handover`'s; here are arguments, a table and
+exit codes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from rich.console import Console
 from rich.text import Text
 
 from overlay.errors import OverlayError
-from padres_tx import handover as scenario
 from padres_tx import launcher
 from padres_tx.cli.common import CheckFailed, WrongInput, say
-from padres_tx.handover import HandoverError, Outcome
-from padres_tx.handover_table import ALL, EXPLANATION, run, table
 from padres_tx.launcher import Running
+from padres_tx.scenarios import handover as scenario
+from padres_tx.scenarios.handover import HandoverError, Outcome
+from padres_tx.scenarios.handover_table import ALL, EXPLANATION, run, table
 
 
 @click.command(

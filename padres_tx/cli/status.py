@@ -15,13 +15,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from padres_tx import processes
-from padres_tx.channel import parse_address
 from padres_tx.cli.common import CheckFailed, WrongInput, say
 from padres_tx.cli.layout import Cell, Column, show
-from padres_tx.launcher import ending
-from padres_tx.state import BrokerRecord, OverlayRecord, Registry
-from padres_tx.survey import Status, survey
+from padres_tx.client.asyncio.channel import parse_address
+from padres_tx.launcher import processes
+from padres_tx.launcher.broker_status import Status, survey
+from padres_tx.launcher.overlay_files import BrokerRecord, OverlayRecord, Registry
+from padres_tx.launcher.overlay_processes import ending
 from topologies import load
 
 #: For a state that is neither of these, see the text below the table.

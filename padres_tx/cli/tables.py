@@ -1,6 +1,6 @@
 """`padres-tx tables`: what a broker knows, as tables.
 
-What the tables mean is `overlay.routing`'s; here they are printed.
+What the tables mean is `overlay.tables.routing`'s; here they are printed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from padres_tx.aio import operator
 from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option
 from padres_tx.cli.layout import Cell, Column, show
+from padres_tx.client.asyncio.client import operator
 
 #: Rows that are printed unless more are asked for: what a person can scroll through.
 ROWS_SHOWN = 10_000

@@ -1,6 +1,7 @@
 """`padres-tx adv`, `sub` and `pub`: a client of a running overlay, in PADRES notation.
 
-Only arguments, lines and exit codes are dealt with here; clients are `padres_tx.aio`'s.
+Only arguments, lines and exit codes are dealt with here; clients are
+`padres_tx.client.asyncio.client`'s.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import click
 
 from overlay.filters import Filter
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from padres_tx.aio import connect, unique_name
 from padres_tx.cli.common import (
     CheckFailed,
     Place,
@@ -25,7 +25,8 @@ from padres_tx.cli.common import (
     place_options,
     say,
 )
-from padres_tx.session import Notification
+from padres_tx.client.asyncio.client import connect, unique_name
+from padres_tx.client.session import Notification
 
 _as_option = click.option(
     "--as", "client", metavar="NAME", help="What to call the client. [default: a unique name]"

@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.text import Text
 
 from overlay.errors import OperationError, OverlayError, ProtocolError
-from padres_tx import engines
-from padres_tx.aio import Operator, operator
+from padres_tx import registry
 from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
 from padres_tx.cli.layout import Cell, Column
+from padres_tx.client.asyncio.client import Operator, operator
+from padres_tx.client_messages import parse_tx
 from padres_tx.errors import TX_EXAMPLE
-from padres_tx.survey import ANSWER_S
-from padres_tx.wire import parse_tx
+from padres_tx.launcher.broker_status import ANSWER_S
 
 #: How long an abort may take to reach every broker: a message or two over each link, and more only
 #: where a link is just coming back.
@@ -219,7 +219,7 @@ def _places(overlay: str | None, at: tuple[str, ...]) -> dict[str, str]:
         if overlay is not None:
             raise WrongInput("--at says it all: it cannot stand beside an overlay")
         return {address: address for address in at}
-    from padres_tx.state import Registry
+    from padres_tx.launcher.overlay_files import Registry
 
     record = Registry(notice=say).find(overlay)
     return {broker.name: broker.address for broker in record.brokers}
@@ -241,7 +241,7 @@ def _ask(places: Mapping[str, str], what: str = "", *, name: str = "") -> Seen:
 
 
 async def _ask_all(places: Mapping[str, str], arguments: list[str]) -> dict[str, list[Line] | str]:
-    names = sorted(engines.broker_factories())
+    names = sorted(registry.broker_factories())
 
     async def ask(name: str, at: str) -> list[Line] | str:
         try:

@@ -13,10 +13,11 @@ import time
 
 import click
 
-from padres_tx import processes
 from padres_tx.cli.common import CheckFailed, WrongInput, say
 from padres_tx.cli.status import show_overlay
-from padres_tx.launcher import (
+from padres_tx.launcher import processes
+from padres_tx.launcher.overlay_files import OverlayRecord, Registry, check_name
+from padres_tx.launcher.overlay_processes import (
     KILL_S,
     LOOK_S,
     STOP_S,
@@ -24,8 +25,7 @@ from padres_tx.launcher import (
     on_loopback,
     with_free_ports,
 )
-from padres_tx.state import OverlayRecord, Registry, check_name
-from padres_tx.supervisor import LAUNCHER_LOG, Supervisor
+from padres_tx.launcher.supervisor import LAUNCHER_LOG, Supervisor
 from topologies import load
 
 #: What a launcher in the background may need beside the time for its overlay: its own start, and

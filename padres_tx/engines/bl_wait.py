@@ -19,11 +19,9 @@ import msgspec
 
 from overlay.errors import OverlayError
 from overlay.messages import Operation
-from padres_tx.errors import BadTransaction, TransactionError
-from padres_tx.seats import Seat
-from padres_tx.session import Event, Notification, Refused
-from padres_tx.static import Op
-from padres_tx.transactions import (
+from padres_tx.client.engine_halves import Seat
+from padres_tx.client.session import Event, Notification, Refused
+from padres_tx.client.transactions import (
     NO_HANDLER,
     TCM_MARK,
     Applied,
@@ -34,7 +32,9 @@ from padres_tx.transactions import (
     Wake,
     check_seconds,
 )
-from padres_tx.wire import TxID, parse_tx
+from padres_tx.client_messages import TxID, parse_tx
+from padres_tx.errors import BadTransaction, TransactionError
+from padres_tx.static import Op
 
 #: Long enough for a message to cross small overlays, as the paper's were found to need.
 WAIT_S = 0.05

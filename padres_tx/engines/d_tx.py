@@ -4,9 +4,10 @@
 the coordinator's edge broker had voted for and did not know decided then. Flooding over FIFO links
 is a causal broadcast, and a commit needs every broker's vote, so this is the same set of
 transactions everywhere. Nothing is copied: entries carry versions, and the snapshot is a view. The
-same holds for a plain publication and its stamp (`overlay.versions`).
+same holds for a plain publication and its stamp (`overlay.tables.versions`).
 
-**Validation**, at Prepare, of all reads and writes, predicates included (`padres_tx.conflicts`):
+**Validation**, at Prepare, of all reads and writes, predicates included
+(`padres_tx.protocol.validation.conflicts`):
 - it has read what somebody else committed here outside its snapshot: no;
 - it conflicts, reading or writing, with a transaction that is prepared or waits here, and that one
   is older: no; only with younger ones: wait for their decisions (wait-die, so no deadlock);
@@ -33,10 +34,11 @@ their edge brokers, where they have changed nothing yet; what has left those pas
 for what waits for the fence. A second round goes through behind it all, and through what that has
 triggered, before the transaction takes its snapshot. So with n older fences a transaction loses at
 most FENCE_AFTER + n times to other clients, if its client has not had a fence for another one of
-late (`padres_tx.losses`).
+late (`padres_tx.protocol.validation.losses`).
 
 **Old versions** stay until Forget has come and no open transaction has a snapshot without them.
-From Forget on they are for those snapshots only: plain traffic does not meet them (`overlay.past`).
+From Forget on they are for those snapshots only: plain traffic does not meet them
+(`overlay.tables.past`).
 """
 
 from __future__ import annotations
@@ -44,27 +46,27 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.turns import Worked
 from overlay.effects import Effect
 from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation
 from overlay.notation import format_publication
-from overlay.routing import Outcome, Scope
-from overlay.turns import Worked
-from overlay.versions import Seen
-from padres_tx.conflicts import Footprint, of_applied, of_plain, text
-from padres_tx.dynamic import YES, Dynamic, Tx, Verdict
-from padres_tx.dynamic_wire import Doom, Fence, Fenced, Vote
-from padres_tx.losses import FENCE_LIMIT_S
-from padres_tx.outcomes import REUSED
-from padres_tx.plain_writes import PlainWrites
-from padres_tx.wire import Look, TxID, parse_tx, tx_text
+from overlay.tables.routing import Outcome, Scope
+from overlay.tables.versions import Seen
+from padres_tx.client_messages import Look, TxID, parse_tx, tx_text
+from padres_tx.protocol.dynamic import YES, Dynamic, Tx, Verdict
+from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced, Vote
+from padres_tx.protocol.outcomes import REUSED
+from padres_tx.protocol.validation.conflicts import Footprint, of_applied, of_plain, text
+from padres_tx.protocol.validation.losses import FENCE_LIMIT_S
+from padres_tx.protocol.validation.plain_writes import PlainWrites
 
 #: Conflicts answer with this code: another attempt may succeed.
 CONFLICT = "conflict"
 
-#: Units of work (`overlay.turns`) that taking a mark out of the tables counts for: it changes the
-#: index of the entry.
+#: Units of work (`overlay.broker.turns`) that taking a mark out of the tables counts for: it
+#: changes the index of the entry.
 MARK_UNITS = 2
 
 

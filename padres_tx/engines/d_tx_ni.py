@@ -7,8 +7,8 @@ when the coordinator's operations are done, its edge broker decides.
 On the shared state an operation may have to wait for a D-TX decision at any broker. What neighbours
 say of the transaction after that, but a Doom, waits behind it there; so each broker still handles
 everything in its order of arrival, which is all that the order of operations rests on
-(`padres_tx.dynamic`), and no more is acknowledged than in D-TX. A D-TX's decision waits for nobody
-here, so nobody waits in a circle.
+(`padres_tx.protocol.dynamic`), and no more is acknowledged than in D-TX. A D-TX's decision waits
+for nobody here, so nobody waits in a circle.
 
 An abort is compensated. The edge broker of each client undoes that client's operations, the last
 first, and only what they really changed: it takes back what was stored and brings back what was
@@ -20,11 +20,12 @@ and cost their transaction an abort otherwise.
 **One outcome, without votes.** The coordinator's edge broker commits as soon as all operations are
 acknowledged, so a side that has acknowledged them must never decide by itself. When the neighbour
 towards the coordinator has lost its memory, a broker asks: the question crosses the restarted
-neighbour and everything behind it (`padres_tx.questions`), and the answer counts as the decision,
-for this broker and those behind it. "Unknown" means that the coordinator's edge broker itself has
-lost its memory, and the transaction is aborted. That broker would have to write its decisions down
-to do better; so would the one in the middle, to save publications that die in its queues. Only
-while this side owes an acknowledgement, so that nobody can have committed, does it abort at once.
+neighbour and everything behind it (`padres_tx.protocol.questions`), and the answer counts as the
+decision, for this broker and those behind it. "Unknown" means that the coordinator's edge broker
+itself has lost its memory, and the transaction is aborted. That broker would have to write its
+decisions down to do better; so would the one in the middle, to save publications that die in its
+queues. Only while this side owes an acknowledgement, so that nobody can have committed, does it
+abort at once.
 
 A broker says that it has the decision (Decided) when it has carried out all that came before, and
 when what it undoes is undone everywhere. Until Forget a D-TX that reads these operations in one
@@ -36,20 +37,20 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.turns import Worked
 from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
-from overlay.routing import Outcome, Scope
-from overlay.turns import Worked
-from padres_tx.admission import Conflict
-from padres_tx.broker_wire import Answer, Ask
-from padres_tx.compensation import Reservations, Undo, compensation, reserved_by_others
-from padres_tx.conflicts import Footprint
-from padres_tx.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.dynamic_wire import Decide, Doom, Forget, Op
-from padres_tx.two_phase import something_decided
-from padres_tx.wire import Commit, Finish, Look, Operate, tx_text
+from overlay.tables.routing import Outcome, Scope
+from padres_tx.client_messages import Commit, Finish, Look, Operate, tx_text
+from padres_tx.protocol.admission import Conflict
+from padres_tx.protocol.broker_messages import Answer, Ask
+from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
+from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_messages import Decide, Doom, Forget, Op
+from padres_tx.protocol.two_phase import something_decided
+from padres_tx.protocol.validation.conflicts import Footprint
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2

@@ -29,8 +29,8 @@ The routing state is the shared one, per-client numbered, so it converges whatev
 While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
 operations of these clients that overlap them wait, other transactions on them are refused.
 
-**Long plans.** A plan of more steps than a slice has units (`overlay.turns`) is worked on in slices
-everywhere, so that nobody waits for it:
+**Long plans.** A plan of more steps than a slice has units (`overlay.broker.turns`) is worked on in
+slices everywhere, so that nobody waits for it:
 
 - Plans travel as they were submitted, and each broker decodes the steps slice by slice.
 - An edge broker admits some steps, reserves their words, and sends them on as a part of its answer.
@@ -53,19 +53,30 @@ from typing import Any
 
 import msgspec
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Close, Effect, Send
 from overlay.errors import PeerError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
-from overlay.routing import Outcome
-from overlay.turns import Worked
-from padres_tx import inspection, static_tx
-from padres_tx.broker_wire import Answer, Ask, Between
-from padres_tx.conflicts import Footprint
-from padres_tx.outcomes import EndedTx
-from padres_tx.planning import Planning
-from padres_tx.questions import Questions
-from padres_tx.static_tx import (
+from overlay.tables.routing import Outcome
+from padres_tx.client_messages import (
+    Abort,
+    Applied,
+    AskOutcome,
+    Effective,
+    Ended,
+    InDoubt,
+    Step,
+    TxID,
+    parse_tx,
+    tx_text,
+)
+from padres_tx.protocol import inspection, static_state
+from padres_tx.protocol.broker_messages import Answer, Ask, Between
+from padres_tx.protocol.outcomes import EndedTx
+from padres_tx.protocol.planning import Planning
+from padres_tx.protocol.questions import Questions
+from padres_tx.protocol.static_state import (
     Admitted,
     Complete,
     Decide,
@@ -78,19 +89,8 @@ from padres_tx.static_tx import (
     UnreadPlan,
     UnreadSubmit,
 )
-from padres_tx.two_phase import something_decided
-from padres_tx.wire import (
-    Abort,
-    Applied,
-    AskOutcome,
-    Effective,
-    Ended,
-    InDoubt,
-    Step,
-    TxID,
-    parse_tx,
-    tx_text,
-)
+from padres_tx.protocol.two_phase import something_decided
+from padres_tx.protocol.validation.conflicts import Footprint
 
 
 class STx(Planning):
@@ -104,10 +104,10 @@ class STx(Planning):
         #: The (un-)advertisements of what is committed and not settled, by client and number.
         self._spreading: dict[tuple[str, int], Tx] = {}
 
-    # --- the broker's inputs (overlay.engine.Engine) ---
+    # --- the broker's inputs (overlay.broker.engine.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
-        message = static_tx.unread.decode(body)
+        message = static_state.unread.decode(body)
         if isinstance(message, Between) == is_client(source):
             raise ProtocolError(f"{source} may not say {type(message).__name__}")
         if is_client(source):
@@ -625,7 +625,7 @@ class STx(Planning):
             effects.append(self._tell(tx.upstream, Applied(tx.id)))
         return effects + something_decided(self.broker, now)
 
-    # --- questions for the outcome (padres_tx.questions.Asked) ---
+    # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
 
     def outcome(self, tx: TxID, now: float) -> EndedTx | None:
         known = self.txs.get(tx)

@@ -20,7 +20,7 @@ then on it can be shut down, and no event is lost.
 from __future__ import annotations
 
 from padres_tx import Client, Filter, Notification, Part, static
-from padres_tx.examples.stage import Received, command, is_static, received
+from padres_tx.examples.example_cli import Received, command, is_static, received
 
 P1 = Filter({"class": "p1"})
 CONSOLIDATE = Filter({"class": "cons"})

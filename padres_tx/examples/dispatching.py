@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from padres_tx import Client, Filter, Notification, Part, Transaction, static
-from padres_tx.examples.stage import Received, command, is_static, received
+from padres_tx.examples.example_cli import Received, command, is_static, received
 
 Point: TypeAlias = dict[str, str | int]
 

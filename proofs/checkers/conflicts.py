@@ -24,7 +24,7 @@ import math
 from typing import NamedTuple, TypeAlias
 
 from overlay.filters import Filter
-from overlay.index_near import Near
+from overlay.matching.recent_accesses import Near
 from overlay.messages import Hop, Version
 from proofs.checkers.anomalies import ISOLATED
 from proofs.checkers.replay import Replay

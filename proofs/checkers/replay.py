@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from overlay.filters import Filter, Value
-from overlay.index import Index, is_visible
+from overlay.matching.index import Index, is_visible
 from overlay.messages import Hop, Version
 from proofs.history import VERSIONED, Event, History, Row, Tx, Word, box, point, table_of, versions
 

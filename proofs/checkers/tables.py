@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from overlay.filters import Filter
-from overlay.index import Index
-from overlay.lastword import reaches, settle
+from overlay.matching.index import Index
 from overlay.messages import Hop, Version
+from overlay.tables.last_word import reaches, settle
 from proofs.checkers.anomalies import Anomaly
 from proofs.checkers.replay import Replay
 from proofs.history import History, Row, Word

@@ -18,11 +18,11 @@ from bench.cli import bench
 from bench.ends import Round, Subscriber, Task, Wrong
 from bench.traffic import ADVERTISED, WANTED, all_matching, not_matching
 from overlay.filters import Value
-from overlay.frames import pack
 from overlay.messages import Pub
 from overlay.notation import parse_filter
+from overlay.wire.frames import pack
 from padres_tx.cli.common import CheckFailed
-from padres_tx.processes import Process, alive, identify
+from padres_tx.launcher.processes import Process, alive, identify
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
 

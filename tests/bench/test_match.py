@@ -21,7 +21,7 @@ from bench.match import (
     require_agreement,
 )
 from overlay.filters import Filter
-from overlay.index import Index
+from overlay.matching.index import Index
 from overlay.messages import Hop
 
 

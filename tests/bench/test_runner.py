@@ -20,8 +20,8 @@ from bench import runner, runner_manifest, runner_play, spec
 from bench.experiment_cli import experiment
 from bench.records import BROKERS, CLIENTS, DONE, FAILED, RUN, ClientRecord, Done, Failed, Run
 from overlay.trace import Record
-from padres_tx import processes
-from padres_tx.calibrate import NO_WAIT_S
+from padres_tx.launcher import processes
+from padres_tx.scenarios.calibrate import NO_WAIT_S
 from topologies import load
 
 #: What the end of a process may take on a busy machine.

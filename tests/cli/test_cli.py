@@ -18,10 +18,10 @@ from typing import IO, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from padres_tx import processes, state
 from padres_tx.cli.main import COMMANDS, main
-from padres_tx.processes import Process
-from padres_tx.state import OverlayRecord, Registry
+from padres_tx.launcher import overlay_files, processes
+from padres_tx.launcher.overlay_files import OverlayRecord, Registry
+from padres_tx.launcher.processes import Process
 
 #: For everything that is waited for: far beyond what it takes, so that only a hang meets it.
 WAIT_S = 60.0
@@ -82,7 +82,7 @@ class Shell:
 
     def __init__(self, directory: Path, columns: int = 200) -> None:
         self.registry = Registry(directory)
-        self._settings = {state.DIRECTORY_ENV: str(directory), "COLUMNS": str(columns)}
+        self._settings = {overlay_files.DIRECTORY_ENV: str(directory), "COLUMNS": str(columns)}
 
     def start(self, *arguments: object) -> Started:
         return Started(arguments, {**os.environ, **self._settings})

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import pytest
 from click.testing import CliRunner, Result
 
-from padres_tx import calibrate
 from padres_tx.cli.common import CheckFailed
 from padres_tx.cli.handover import check
 from padres_tx.cli.main import main
-from padres_tx.handover import (
+from padres_tx.scenarios import calibrate
+from padres_tx.scenarios.handover import (
     Event,
     Outcome,
     Row,

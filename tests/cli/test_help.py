@@ -11,7 +11,7 @@ import click
 import pytest
 
 from bench import spec
-from padres_tx import engines
+from padres_tx import registry
 from padres_tx.cli.main import main
 from proofs.scenarios import SCENARIOS
 from topologies import load
@@ -81,7 +81,7 @@ def test_an_example_can_be_typed_and_names_what_exists(
     if command == "experiment run":
         assert all(spec.load(name) for name in given["specs"] if not name.endswith(FILES))
     engine = given.get("engine")
-    assert engine in (None, "all", "mixed", "bl-wait", *engines.broker_factories())
+    assert engine in (None, "all", "mixed", "bl-wait", *registry.broker_factories())
     topology = given.get("topology")
     assert topology is None or topology.endswith(FILES) or load(topology)
 

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from padres_tx import launcher
-from padres_tx.survey import ConnectionsStatus, LinkStatus, LogStatus, Status, TraceStatus
+from padres_tx.launcher.broker_status import (
+    ConnectionsStatus,
+    LinkStatus,
+    LogStatus,
+    Status,
+    TraceStatus,
+)
 from tests.cli.test_cli import Shell, until
 from tests.overlay.wire import RawClient, free_ports
 

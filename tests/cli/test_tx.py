@@ -12,7 +12,7 @@ import pytest
 
 import padres_tx
 from padres_tx.errors import TransactionAborted
-from padres_tx.state import OverlayRecord
+from padres_tx.launcher.overlay_files import OverlayRecord
 from tests.cli.test_cli import Shell
 
 CALLS = "[class,eq,'call']"

@@ -9,10 +9,10 @@ from functools import wraps
 from typing import Any
 
 from overlay.messages import Done
-from padres_tx.aio import Client
-from padres_tx.inprocess import InProcessOverlay
-from padres_tx.peer import Connecting
-from padres_tx.session import Notification, Session
+from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.session import Notification, Session
+from padres_tx.testing.inprocess import InProcessOverlay
 
 P1 = {"class": "p1"}
 X1 = {"class": "p1", "x": "x1"}

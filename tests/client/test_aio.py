@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from overlay.codec import FRAME_LIMIT
 from overlay.errors import (
     FilterError,
     NameTaken,
@@ -17,11 +16,12 @@ from overlay.errors import (
     OperationError,
     ProtocolError,
 )
-from overlay.frames import FrameTooLarge
 from overlay.messages import Done, EngineMessage, Leave, Pub, PubRefused
+from overlay.wire.codec import FRAME_LIMIT
+from overlay.wire.frames import FrameTooLarge
+from padres_tx.client.session import Event, Notification, Say
 from padres_tx.errors import BadName, ClientError
-from padres_tx.inprocess import InProcessOverlay
-from padres_tx.session import Event, Notification, Say
+from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.cast import P1, X1, alone, asynchronous, cast, received
 from topologies import TopologyError
 

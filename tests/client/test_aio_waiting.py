@@ -12,11 +12,11 @@ from overlay.errors import (
     SlowReader,
 )
 from overlay.messages import Done, Pub, PubRefused, client_hop
-from padres_tx.aio import Client
+from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.session import Notification, Session
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
-from padres_tx.inprocess import InProcessOverlay, LocalChannel
-from padres_tx.peer import Connecting
-from padres_tx.session import Notification, Session
+from padres_tx.testing.inprocess import InProcessOverlay, LocalChannel
 from tests.client.cast import P1, X1, ByHand, alone, asynchronous, by_hand, cast, received
 
 # --- cancelling and time-outs ---

@@ -13,10 +13,10 @@ import pytest
 
 from overlay.errors import NotAdvertised
 from overlay.messages import PubRefused
+from padres_tx.client.session import Notification
+from padres_tx.client.transactions import Result
 from padres_tx.errors import ClientError, TransactionAborted
-from padres_tx.inprocess import InProcessOverlay
-from padres_tx.session import Notification
-from padres_tx.transactions import Result
+from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.cast import P1, X1, alone, asynchronous, cast, received
 
 
@@ -128,7 +128,7 @@ def test_a_callback_that_is_cancelled_from_within_does_not_end_the_others(
 def test_a_callback_that_exits_ends_the_program() -> None:
     program = """
 import asyncio, sys
-from padres_tx.inprocess import InProcessOverlay
+from padres_tx.testing.inprocess import InProcessOverlay
 
 async def main():
     async with InProcessOverlay("one").connect_async("A1") as a1:

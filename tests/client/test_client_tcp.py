@@ -25,13 +25,13 @@ from overlay.errors import (
     SlowReader,
     Unauthorized,
 )
-from overlay.frames import pack
 from overlay.messages import Goodbye, Hello, Ping
-from padres_tx.aio import Client
-from padres_tx.channel import Address, TcpChannel, parse_address
+from overlay.wire.frames import pack
+from padres_tx.client.asyncio.channel import Address, TcpChannel, parse_address
+from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.session import Session
 from padres_tx.errors import BadAddress, CallTimeout, ConnectionLost, Unreachable
-from padres_tx.peer import Connecting
-from padres_tx.session import Session
 from tests.overlay.wire import Process, free_ports, one, running
 
 P1 = {"class": "p1"}

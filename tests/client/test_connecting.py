@@ -11,12 +11,12 @@ import pytest
 
 import padres_tx
 from overlay.errors import BrokerFull, NameAway, NameTaken, ProtocolError, Unauthorized
-from overlay.frames import pack
 from overlay.messages import Done, Goodbye, Hello
-from padres_tx import channel
+from overlay.wire.frames import pack
+from padres_tx.client.asyncio import channel
+from padres_tx.client.asyncio.requests import Connecting
 from padres_tx.environment import SECRET_ENV
 from padres_tx.errors import Unreachable
-from padres_tx.peer import Connecting
 from tests.client.cast import ByHand, asynchronous, by_hand
 from tests.overlay.wire import Process, free_ports, one, running
 

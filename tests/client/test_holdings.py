@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter
-from overlay.lastword import settle
 from overlay.messages import Kind, client_hop
-from padres_tx.holdings import CALLS_LIMIT, Change, Holdings
+from overlay.tables.last_word import settle
+from padres_tx.client.holdings import CALLS_LIMIT, Change, Holdings
 
 P1 = Filter(class_="p1")
 X1 = Filter(class_="p1", x="x1")

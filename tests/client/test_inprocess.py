@@ -6,7 +6,7 @@ import pytest
 
 from overlay.errors import NameTaken, OverlayError, ProtocolError, SlowReader
 from overlay.filters import Filter
-from overlay.inprocess import Attachment, InProcess
+from overlay.hosts.inprocess import Attachment, InProcess
 from overlay.messages import AnyMessage, Done, Hop, Join, Operation, Pub, client_hop
 from topologies import load
 

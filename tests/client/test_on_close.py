@@ -15,10 +15,10 @@ import pytest
 
 from overlay.errors import OverlayError
 from overlay.messages import Pub
+from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.session import Notification
 from padres_tx.errors import ClientError, ConnectionLost, Unreachable
-from padres_tx.inprocess import InProcessOverlay
-from padres_tx.peer import Connecting
-from padres_tx.session import Notification
+from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.cast import P1, ByHand, asynchronous, by_hand
 
 
@@ -243,7 +243,7 @@ def test_a_blocking_callback_may_close_its_client() -> None:
 
 def test_a_blocking_client_that_is_forgotten_ends_with_its_program() -> None:
     program = """
-from padres_tx.inprocess import InProcessOverlay
+from padres_tx.testing.inprocess import InProcessOverlay
 a1 = InProcessOverlay("one").connect("A1", on_close=lambda error: print("ended", error))
 """
     ended = subprocess.run(

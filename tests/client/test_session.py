@@ -17,6 +17,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.filters import Filter, ge
+from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import (
     AnyMessage,
     Done,
@@ -30,9 +31,7 @@ from overlay.messages import (
     PubRefused,
     Report,
 )
-from overlay.simulator import Simulator, Tape
-from padres_tx.errors import BadName, TooManyRequests
-from padres_tx.session import (
+from padres_tx.client.session import (
     PENDING_LIMIT,
     Answered,
     Event,
@@ -41,6 +40,7 @@ from padres_tx.session import (
     Say,
     Session,
 )
+from padres_tx.errors import BadName, TooManyRequests
 from topologies import load
 
 P1 = Filter(class_="p1")

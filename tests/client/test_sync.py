@@ -16,9 +16,9 @@ import pytest
 
 import padres_tx
 from overlay.errors import NameTaken, NotAdvertised, NotHeld
+from padres_tx.client.session import Notification
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
-from padres_tx.inprocess import InProcessOverlay
-from padres_tx.session import Notification
+from padres_tx.testing.inprocess import InProcessOverlay
 
 P1 = {"class": "p1"}
 X1 = {"class": "p1", "x": "x1"}
@@ -192,7 +192,7 @@ def test_the_thread_is_shared_and_ends_with_the_last_client(overlay: InProcessOv
 def test_a_program_that_forgets_to_close_still_ends() -> None:
     program = """
 import padres_tx
-from padres_tx.inprocess import InProcessOverlay
+from padres_tx.testing.inprocess import InProcessOverlay
 a1 = InProcessOverlay("one").connect("A1")
 a1.subscribe({"class": "p1"}, print)
 a1.advertise({"class": "p1"})

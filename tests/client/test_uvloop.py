@@ -18,9 +18,9 @@ import uvloop
 
 import padres_tx
 from overlay.errors import OverlayError
-from padres_tx.channel import TcpChannel
+from padres_tx.client.asyncio.channel import TcpChannel
+from padres_tx.client.session import Notification
 from padres_tx.errors import CallTimeout, ConnectionLost, TransactionAborted, Unreachable
-from padres_tx.session import Notification
 from tests.client.test_client_tcp import proxy_to
 from tests.overlay.wire import ROOT, Process, free_ports, one, running
 

@@ -12,9 +12,17 @@ from pathlib import Path
 import pytest
 
 import padres_tx
-from padres_tx import launcher, processes
-from padres_tx.launcher import Cancelled, Crash, LaunchError, PortBusy, Running
-from padres_tx.processes import Process
+from padres_tx import launcher
+from padres_tx.launcher import (
+    Cancelled,
+    Crash,
+    LaunchError,
+    PortBusy,
+    Running,
+    overlay_processes,
+    processes,
+)
+from padres_tx.launcher.processes import Process
 from topologies import BrokerSpec, Topology, TopologyError, load
 from topologies.generators import chain
 
@@ -121,7 +129,7 @@ def test_a_host_that_is_not_here_is_named_with_its_broker(tmp_path: Path) -> Non
 
 def test_an_overlay_that_hangs_says_where_and_is_ended(tmp_path: Path) -> None:
     """B2 stands still before it can do anything, and does not even end when it is told to."""
-    running = Running(launcher._claim_ports(launcher.with_free_ports(chain(2))), tmp_path)
+    running = Running(overlay_processes._claim_ports(launcher.with_free_ports(chain(2))), tmp_path)
     running.start()
     os.kill(running.process("B2").pid, signal.SIGSTOP)
     with pytest.raises(LaunchError, match=r"not up after 0\.1 s: broker B[12]: "):
@@ -166,7 +174,7 @@ def test_free_ports_keep_everything_else() -> None:
     free = launcher.with_free_ports(nine)
     assert {(b.host, b.port) for b in free.brokers} == {("127.0.0.1", 0)}
     assert free.edges == nine.edges
-    resolved = launcher._claim_ports(free)
+    resolved = overlay_processes._claim_ports(free)
     assert len({b.port for b in resolved.brokers}) == 9 and all(b.port for b in resolved.brokers)
     assert [b.name for b in resolved.brokers] == [b.name for b in nine.brokers]
 
@@ -217,4 +225,4 @@ def test_a_crash_without_a_log_can_be_told(tmp_path: Path) -> None:
     assert str(Crash("B1", 42, -signal.SIGSEGV, log)) == (
         f"broker B1 (process 42) has died, killed by SIGSEGV; log: {log}"
     )
-    assert launcher.ending(-99) == "killed by signal 99"
+    assert overlay_processes.ending(-99) == "killed by signal 99"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from padres_tx import processes
-from padres_tx.processes import Process
+from padres_tx.launcher import processes
+from padres_tx.launcher.processes import Process
 
 WAIT_S = 10.0
 

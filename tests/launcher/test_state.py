@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from padres_tx import processes, state
-from padres_tx.processes import Process
-from padres_tx.state import BrokerRecord, OverlayRecord, Registry, StateError
+from padres_tx.launcher import overlay_files, processes
+from padres_tx.launcher.overlay_files import BrokerRecord, OverlayRecord, Registry, StateError
+from padres_tx.launcher.processes import Process
 
 #: A process that has this pid, but is another.
 FORMER = Process(processes.this_process().pid, "another time")
@@ -111,7 +111,7 @@ def test_a_stale_file_does_not_keep_the_name(registry: Registry, notices: list[s
 def test_brokers_that_outlive_their_launcher_are_ended(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "ORPHAN_S", 0.0)
+    monkeypatch.setattr(overlay_files, "ORPHAN_S", 0.0)
     with subprocess.Popen(
         [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     ) as orphan:
@@ -176,7 +176,7 @@ def test_a_damaged_file_goes_with_its_overlay(registry: Registry) -> None:
     # Nor does it when there is no copy any more.
     registry.claim(record())
     (registry.directory / "three.json").write_text("{")
-    (registry.directory / "three" / state.COPY).unlink()
+    (registry.directory / "three" / overlay_files.COPY).unlink()
     registry.release(record())
     assert list(registry.directory.glob("**/*.json")) == []
 
@@ -185,7 +185,7 @@ def test_whoever_looks_while_it_is_written_or_removed_is_told_nothing(
     registry: Registry, notices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`up --detach` looks again and again, without the lock."""
-    replace, unlink = state._replace, Path.unlink
+    replace, unlink = overlay_files._replace, Path.unlink
 
     def looking_replace(file: Path, content: bytes) -> None:
         replace(file, content)
@@ -195,7 +195,7 @@ def test_whoever_looks_while_it_is_written_or_removed_is_told_nothing(
         unlink(path, missing_ok=missing_ok)
         registry.get("three")
 
-    monkeypatch.setattr(state, "_replace", looking_replace)
+    monkeypatch.setattr(overlay_files, "_replace", looking_replace)
     monkeypatch.setattr(Path, "unlink", looking_unlink)
     registry.claim(record())
     registry.release(record())
@@ -214,7 +214,7 @@ def test_the_copy_of_an_overlay_that_has_ended_does_not_count(
 
 def test_another_format_is_not_guessed_at(registry: Registry) -> None:
     registry.claim(record())
-    registry.write(msgspec.structs.replace(record(), format=state.FORMAT + 1))
+    registry.write(msgspec.structs.replace(record(), format=overlay_files.FORMAT + 1))
     with pytest.raises(StateError, match="of this version"):
         registry.get("three")
 
@@ -235,12 +235,12 @@ def test_an_unknown_broker_is_an_error_that_lists_them() -> None:
 def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    monkeypatch.delenv(state.DIRECTORY_ENV, raising=False)
-    assert state.default_directory() == tmp_path / "home" / ".local" / "state" / "padres-tx"
+    monkeypatch.delenv(overlay_files.DIRECTORY_ENV, raising=False)
+    assert overlay_files.default_directory() == tmp_path / "home" / ".local" / "state" / "padres-tx"
     (tmp_path / "gone").mkdir()
-    assert state.default_directory() == tmp_path / "gone" / "padres-tx"
-    monkeypatch.setenv(state.DIRECTORY_ENV, str(tmp_path / "chosen"))
-    assert state.default_directory() == tmp_path / "chosen"
+    assert overlay_files.default_directory() == tmp_path / "gone" / "padres-tx"
+    monkeypatch.setenv(overlay_files.DIRECTORY_ENV, str(tmp_path / "chosen"))
+    assert overlay_files.default_directory() == tmp_path / "chosen"
 
 
 def test_a_directory_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from padres_tx.supervisor import HEALTHY_S, RESTARTS, Deaths, Signals
+from padres_tx.launcher.supervisor import HEALTHY_S, RESTARTS, Deaths, Signals
 
 
 def test_deaths_in_a_row_are_counted_and_a_healthy_life_is_forgiven() -> None:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.hosts.settings import Settings
 from overlay.messages import AnyMessage, Hop, Pub, Run
-from overlay.settings import Settings
 from padres_tx.broker_process import run_broker
 from topologies import Topology
 

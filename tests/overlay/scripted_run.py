@@ -6,10 +6,10 @@ import hashlib
 
 import msgspec
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.filters import Filter
+from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, Join, Operation, Pub
-from overlay.simulator import Simulator, Tape
 
 TREE = {"B1": ["B2", "B3"], "B2": ["B1", "B4"], "B3": ["B1"], "B4": ["B2"]}
 CLIENTS = {"E": "B1", "D": "B3", "A1": "B4", "A2": "B4", "F": "B2"}

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.reach import REPORT_LIMIT, Missing
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
-from overlay.frames import pack
-from overlay.host import Host
-from overlay.inprocess import InProcess
+from overlay.hosts.host import Host
+from overlay.hosts.inprocess import InProcess
+from overlay.hosts.settings import ABSENT_AFTER_S
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -25,8 +26,7 @@ from overlay.messages import (
     Pub,
     Reachability,
 )
-from overlay.reach import REPORT_LIMIT, Missing
-from overlay.settings import ABSENT_AFTER_S
+from overlay.wire.frames import pack
 from tests.client.test_inprocess import Ear, attach
 from tests.overlay.test_broker import broker, joined, op, sent, tell
 from tests.overlay.test_host import Recorded

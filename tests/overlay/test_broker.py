@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Close, Effect, Send
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
@@ -26,7 +26,7 @@ from overlay.messages import (
     PubRefused,
     Report,
 )
-from overlay.routing import Home
+from overlay.tables.routing import Home
 
 X = Filter(class_="p1", x="x1")
 ALL = Filter(class_="p1")

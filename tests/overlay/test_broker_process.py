@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 
+from overlay.files.logs import JsonLines
 from overlay.filters import Filter
-from overlay.logs import JsonLines
 from overlay.messages import Pub
 from padres_tx.cli.broker import broker as command
 from tests.overlay.wire import (

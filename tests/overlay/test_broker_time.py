@@ -12,12 +12,12 @@ import pytest
 from twisted.internet.base import ReactorBase
 from twisted.internet.task import Clock
 
-from overlay.broker import Broker
-from overlay.broker_time import BrokerTime, use_monotonic
+from overlay.broker.core import Broker
 from overlay.filters import Filter
-from overlay.host import Host
-from overlay.link import Opening
+from overlay.hosts.broker_time import BrokerTime, use_monotonic
+from overlay.hosts.host import Host
 from overlay.messages import Ack, BrokerName, Ping
+from overlay.wire.link import Opening
 from tests.overlay.wire import PATIENCE_S, Process, RawClient, free_ports, inspect, running_all
 
 

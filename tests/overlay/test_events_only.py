@@ -9,14 +9,14 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.filters import Filter
+from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, client_hop
-from overlay.routing import attracted, entry_line
-from overlay.simulator import Simulator, Tape
-from overlay.space import Entry, Space
-from overlay.table_pages import page
-from overlay.versions import Seen
+from overlay.tables.pages import page
+from overlay.tables.routing import attracted, entry_line
+from overlay.tables.space import Entry, Space
+from overlay.tables.versions import Seen
 from tests.overlay.test_routing import FILTERS, POINTS, trees
 
 CLIENTS = ("C1", "C2", "C3")

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from twisted.logger import LogLevel
 
+from overlay.files.line_file import LineFile
+from overlay.files.logs import JsonLines
+from overlay.files.trace_file import TraceFile
 from overlay.filters import Filter
-from overlay.line_file import LineFile
-from overlay.logs import JsonLines
 from overlay.trace import Record
-from overlay.trace_file import TraceFile
 from tests.overlay.wire import PATIENCE_S, Lines, Process, RawClient, inspect, one, running
 
 LINE = b"x" * 99 + b"\n"

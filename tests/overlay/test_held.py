@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
+from overlay.broker.turns import Worked
 from overlay.effects import Effect, Send
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation
-from overlay.routing import Outcome
-from overlay.turns import Worked
+from overlay.tables.routing import Outcome
 
 #: What is held while the gate is closed.
 GATED = Filter(class_="gated")
@@ -173,7 +173,7 @@ def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other()
 
 
 def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.waiting.HELD_LIMIT", 2)
+    monkeypatch.setattr("overlay.broker.waiting.HELD_LIMIT", 2)
     overlay = Overlay()
     here = Hop("@D")
     [asked] = overlay.broker.receive(here, Join(1, "D", ""), 0.0)

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from overlay.broker import Broker
-from overlay.codec import decode
+from overlay.broker.core import Broker
 from overlay.effects import CancelTimer, Effect, SetTimer
 from overlay.filters import Filter
-from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
-from overlay.host import Host
-from overlay.link import ACK_DELAY_S
+from overlay.hosts.host import Host
+from overlay.hosts.peers import Peer
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -31,7 +29,9 @@ from overlay.messages import (
     Report,
     Role,
 )
-from overlay.peers import Peer
+from overlay.wire.codec import decode
+from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
+from overlay.wire.link import ACK_DELAY_S
 
 
 class Recorded:

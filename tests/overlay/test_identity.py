@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from overlay.broker import NAME_PATTERN, Broker
-from overlay.broker_time import BrokerTime
+from overlay.broker.core import Broker
 from overlay.errors import ProtocolError
-from overlay.frames import pack
-from overlay.host import Host
+from overlay.hosts.broker_time import BrokerTime
+from overlay.hosts.host import Host
+from overlay.hosts.simulator import Simulator
 from overlay.identity import LIFE_LIMIT, SALT_BITS, Lives, life_text, name_text, parse_name
 from overlay.messages import (
+    NAME_PATTERN,
     AnyMessage,
     BrokerName,
     Done,
@@ -24,7 +25,7 @@ from overlay.messages import (
     Leave,
     Message,
 )
-from overlay.simulator import Simulator
+from overlay.wire.frames import pack
 from tests.overlay.test_host import Recorded
 
 NOW_S = 1_795_000_000.0

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import overlay.index
-import overlay.index_tree
+import overlay.matching.index
+import overlay.matching.tree
 from overlay.filters import (
     INT_MAX,
     INT_MIN,
@@ -30,8 +30,8 @@ from overlay.filters import (
     prefix,
     present,
 )
-from overlay.index import Index, is_visible
-from overlay.index_tree import LEAF_SIZE, Node, Record
+from overlay.matching.index import Index, is_visible
+from overlay.matching.tree import LEAF_SIZE, Node, Record
 from overlay.messages import Hop, Version
 
 
@@ -39,7 +39,7 @@ from overlay.messages import Hop, Version
 def small_batches() -> Iterator[None]:
     """Look at a few points together, as otherwise only at many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlay.index, "MANY", 3)
+        patch.setattr(overlay.matching.index, "MANY", 3)
         yield
 
 
@@ -138,7 +138,7 @@ def every_interval() -> list[Interval]:
 
 
 def test_every_interval_is_found_by_every_value_and_interval(monkeypatch: Any) -> None:
-    monkeypatch.setattr(overlay.index_tree, "LEAF_SIZE", 0)
+    monkeypatch.setattr(overlay.matching.tree, "LEAF_SIZE", 0)
     index: Index[Entry] = Index()
     scan = Scan()
     intervals = every_interval()
@@ -282,7 +282,7 @@ def test_answers_as_a_linear_scan_does(
     index: Index[Entry] = Index()
     scan = Scan()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlay.index_tree, "LEAF_SIZE", leaf_size)
+        patch.setattr(overlay.matching.tree, "LEAF_SIZE", leaf_size)
         play(index, scan, steps)
         for question in questions:
             ask(index, scan, *question)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay import index_forms
 from overlay.filters import Filter, Value, check_point, ge, present
-from overlay.index import Index
-from overlay.index_forms import FORMS_LIMIT, Form, compiled, form_of, interpreted
+from overlay.matching import compiled_tests
+from overlay.matching.compiled_tests import FORMS_LIMIT, Form, compiled, form_of, interpreted
+from overlay.matching.index import Index
 from overlay.messages import Hop, Version
 from tests.overlay.strategies import GRID, Model, filters, models, names, points, values
 
@@ -29,7 +29,7 @@ class Entry:
 def agree(filter: Filter, point: dict[str, Value]) -> None:
     expected = filter.matches(point)
     form, ends = form_of(filter)
-    parts = tuple(index_forms._part(*item) for item in filter.predicates.items())
+    parts = tuple(compiled_tests._part(*item) for item in filter.predicates.items())
     assert form.test(point.get, ends) == expected
     assert compiled(parts)(point.get, ends) == expected
     assert interpreted(parts)(point.get, ends) == expected
@@ -68,7 +68,7 @@ def test_what_is_admitted_is_right_and_matches(
 
 def test_what_evidently_is_right_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests in this process may have invented more forms than are compiled.
-    monkeypatch.setattr(index_forms, "_forms", {})
+    monkeypatch.setattr(compiled_tests, "_forms", {})
     filter = Filter({"class": "order", "instance": present(), "price": ge(0)})
     right: dict[str, Any] = {"class": "order", "instance": "x1", "price": 0.5}
     assert admits_only_what_is_right(filter, right)
@@ -107,13 +107,13 @@ def test_filters_that_differ_in_values_only_share_a_form_and_forms_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Other tests shall not have to do with the forms of this one.
-    monkeypatch.setattr(index_forms, "_forms", {})
+    monkeypatch.setattr(compiled_tests, "_forms", {})
     one, _ = form_of(Filter(cls="a", x=(1, 2)))
     other, _ = form_of(Filter(cls="b", x=(3, 9.5)))
     assert one is other
     assert one.without("cls") is other.without("cls")
     many = [form_of(Filter({f"name{number}": 1})) for number in range(FORMS_LIMIT + 5)]
-    assert len(index_forms._forms) <= FORMS_LIMIT
+    assert len(compiled_tests._forms) <= FORMS_LIMIT
     for number, (form, ends) in enumerate(many):
         assert isinstance(form, Form)
         assert form.test({f"name{number}": 1}.get, ends)

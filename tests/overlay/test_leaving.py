@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.effects import Close, Effect, Send
 from overlay.errors import NameAway, NameTaken, from_code
 from overlay.filters import Filter
-from overlay.frames import pack
+from overlay.hosts.settings import TAKEOVER_S
+from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -24,8 +25,7 @@ from overlay.messages import (
     Operation,
     client_hop,
 )
-from overlay.settings import TAKEOVER_S
-from overlay.simulator import Simulator, Tape
+from overlay.wire.frames import pack
 from tests.overlay.test_host import Recorded, Setting
 
 EVERYTHING = Filter(cls="x")

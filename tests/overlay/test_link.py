@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlay.codec import FRAME_LIMIT, decode
 from overlay.errors import ProtocolError
-from overlay.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, FrameTooLarge, Splitter, pack
-from overlay.link import (
+from overlay.messages import Ack, Done, Goodbye, Hello, Ping, Pub
+from overlay.wire.codec import FRAME_LIMIT, decode
+from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, FrameTooLarge, Splitter, pack
+from overlay.wire.link import (
     ACK_BYTES,
     ACK_MESSAGES,
     HEARTBEAT_S,
@@ -25,7 +26,6 @@ from overlay.link import (
     Link,
     Opening,
 )
-from overlay.messages import Ack, Done, Goodbye, Hello, Ping, Pub
 
 
 def numbered(n: int, size: int = 0) -> bytes:
@@ -477,7 +477,7 @@ breaks: st.SearchStrategy[Callable[[Pipe], None]] = st.one_of(
 forgets = st.builds(lambda e: lambda p: p.forget(e), ends)
 
 
-@patch.multiple("overlay.link", WINDOW_MESSAGES=4, ACK_MESSAGES=2)
+@patch.multiple("overlay.wire.link", WINDOW_MESSAGES=4, ACK_MESSAGES=2)
 def play(tape: list[Callable[[Pipe], None]]) -> Pipe:
     """Play it with a window so small that it is often full."""
     pipe = Pipe()

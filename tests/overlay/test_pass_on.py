@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import overlay.index
-from overlay.broker import Broker
+import overlay.matching.index
+from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.errors import PeerError
 from overlay.filters import Filter, ge, present
 from overlay.identity import SALT_BITS
 from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub
-from overlay.space import Entry
+from overlay.tables.space import Entry
 
 NEIGHBOURS: Final = ("A", "B")
 CLIENTS: Final = ("p", "q")
@@ -32,7 +32,7 @@ LIVES: Final = {"p": 1 << SALT_BITS, "q": 2 << SALT_BITS}
 def small_batches() -> Iterator[None]:
     """Look at a few points together, as otherwise only at many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlay.index, "MANY", 3)
+        patch.setattr(overlay.matching.index, "MANY", 3)
         yield
 
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter
-from overlay.index import View
+from overlay.matching.index import View
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version
-from overlay.routing import Home, Routing, Scope
-from overlay.space import Entry
-from overlay.versions import Seen, Versions
+from overlay.tables.routing import Home, Routing, Scope
+from overlay.tables.space import Entry
+from overlay.tables.versions import Seen, Versions
 
 CLIENTS = ("C", "D")
 POINTS = [{"x": x} for x in range(3)]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from overlay.codec import decode
 from overlay.errors import DuplicateBroker
 from overlay.filters import Filter
-from overlay.frames import PREFIX_SIZE, Splitter, pack
+from overlay.hosts.rivals import TELL_S
 from overlay.messages import Hello, Ping
-from overlay.rivals import TELL_S
+from overlay.wire.codec import decode
+from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
 from tests.overlay.test_host import Recorded, Setting
 from tests.overlay.wire import (
     PATIENCE_S,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter, between, eq, present
+from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, ClientName, Done, Hop, Join, Operation, Pub
-from overlay.simulator import Simulator, Tape
 from proofs.oracle import Line, Oracle, holds
 from tests.overlay import scripted_run
 

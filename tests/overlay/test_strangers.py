@@ -15,13 +15,13 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger
 
 from overlay.errors import ProtocolError
+from overlay.files.logs import JsonLines
 from overlay.filters import Filter
-from overlay.frames import HELLO_LIMIT, FirstFrame, pack
-from overlay.limited_log import LINES_PER_PERIOD, PERIOD_S, LimitedLog
-from overlay.logs import JsonLines
+from overlay.hosts.limited_log import LINES_PER_PERIOD, PERIOD_S, LimitedLog
+from overlay.hosts.pending_connections import PendingConnections, origin_of
+from overlay.hosts.settings import Settings, within_files
 from overlay.messages import Goodbye, Ping
-from overlay.pending_connections import PendingConnections, origin_of
-from overlay.settings import Settings, within_files
+from overlay.wire.frames import HELLO_LIMIT, FirstFrame, pack
 from tests.overlay.wire import (
     PATIENCE_S,
     Lines,

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay import table_pages
 from overlay.filters import Filter
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, client_hop
 from overlay.notation import format_filter
-from overlay.routing import Home, Routing, Scope
-from overlay.table_pages import TABLES, page
+from overlay.tables.pages import ROWS_PER_PAGE, TABLES, page
+from overlay.tables.routing import Home, Routing, Scope
 
 
 def routing_of(words: list[tuple[str, Kind, int]]) -> Routing:
@@ -55,7 +54,7 @@ WORDS = st.lists(
 def test_pages_together_are_the_tables(words: Any, rows_per_page: int) -> None:
     routing = routing_of(words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_pages, "ROWS_PER_PAGE", rows_per_page)
+        patch.setattr("overlay.tables.pages.ROWS_PER_PAGE", rows_per_page)
         found = pages(routing)
     assert all(sum(len(one[table]) for table in TABLES) <= rows_per_page for one in found)
     whole = routing.as_data()
@@ -70,7 +69,7 @@ def test_rows_are_chosen(words: Any, scanned: int, client: str) -> None:
     routing = routing_of(words)
     whole = routing.as_data()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_pages, "SCANNED_PER_PAGE", scanned)
+        patch.setattr("overlay.tables.pages.SCANNED_PER_PAGE", scanned)
         of_client = rows(pages(routing, client=client))
         of_hop = rows(pages(routing, hop="N"))
         at_point = rows(pages(routing, matching="[x,1]"))
@@ -103,7 +102,7 @@ def test_a_question_that_cannot_be_understood_is_answered_with_the_reason(argume
 
 
 def test_many_rows_take_many_pages() -> None:
-    routing = routing_of([(f"a{n}", "sub", n) for n in range(table_pages.ROWS_PER_PAGE + 1)])
+    routing = routing_of([(f"a{n}", "sub", n) for n in range(ROWS_PER_PAGE + 1)])
     first, second = pages(routing, tables=["prt"])
-    assert len(first["prt"]) == table_pages.ROWS_PER_PAGE
+    assert len(first["prt"]) == ROWS_PER_PAGE
     assert len(second["prt"]) == 1

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from overlay.codec import FRAME_LIMIT
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
-from overlay.flow import HIGH_WATER_MESSAGES, Flow
-from overlay.frames import pack
-from overlay.link import WINDOW_MESSAGES, Link, Opening
+from overlay.hosts.flow import HIGH_WATER_MESSAGES, Flow
+from overlay.hosts.peers import Client, Neighbour
+from overlay.hosts.tcp import DELAYED_BYTES, EARLY_LIMIT_S, DelayLine
 from overlay.messages import (
     Ack,
     BrokerName,
@@ -33,8 +32,9 @@ from overlay.messages import (
     Ping,
     Pub,
 )
-from overlay.peers import Client, Neighbour
-from overlay.tcp import DELAYED_BYTES, EARLY_LIMIT_S, DelayLine
+from overlay.wire.codec import FRAME_LIMIT
+from overlay.wire.frames import pack
+from overlay.wire.link import WINDOW_MESSAGES, Link, Opening
 from tests.overlay.proxy import proxied
 from tests.overlay.wire import (
     Process,
@@ -538,11 +538,11 @@ def test_a_delay_line_is_early_by_little_at_most() -> None:
 def test_the_fine_reactor_has_timers_sockets_and_no_second_one() -> None:
     program = """
 import socket
-from overlay import fine_reactor
-fine_reactor.install()
+from overlay.hosts import submillisecond_reactor
+submillisecond_reactor.install()
 from twisted.internet import reactor
 from twisted.internet.protocol import Factory, Protocol
-fine_reactor.install()  # There is one: nothing happens.
+submillisecond_reactor.install()  # There is one: nothing happens.
 assert type(reactor).__name__ == "FineReactor"
 class Hear(Protocol):
     def dataReceived(self, data):

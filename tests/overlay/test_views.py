@@ -6,8 +6,8 @@ import sys
 
 from overlay.filters import Filter
 from overlay.messages import Hop, Operation, Version
-from overlay.space import Entry, Space
-from overlay.versions import Versions
+from overlay.tables.space import Entry, Space
+from overlay.tables.versions import Versions
 
 
 def steps_of_a_view(entries: int) -> int:

@@ -16,11 +16,8 @@ from typing import Any
 
 import msgspec
 
-from overlay.codec import decode
 from overlay.errors import OverlayError, from_code
 from overlay.filters import Filter
-from overlay.frames import PREFIX_SIZE, Splitter, pack
-from overlay.link import Link, Opening
 from overlay.messages import (
     AnyMessage,
     Done,
@@ -34,6 +31,9 @@ from overlay.messages import (
     Report,
     Role,
 )
+from overlay.wire.codec import decode
+from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
+from overlay.wire.link import Link, Opening
 
 #: Only what hangs runs into it.
 PATIENCE_S = 20.0

@@ -10,11 +10,11 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from overlay.hosts.simulator import Tape
 from overlay.identity import Lives
 from overlay.messages import BrokerName
-from overlay.simulator import Tape
 from overlay.trace import Record
-from padres_tx.wire import Step
+from padres_tx.client_messages import Step
 from proofs.checkers import Kind, check, is_promised
 from proofs.checkers.anomalies import NEVER
 from proofs.checkers.tables import expected_tables
@@ -22,7 +22,7 @@ from proofs.history import Clients, History, Row
 from proofs.judge import Judge
 from proofs.workload import FAULTS, SPACE, Run, Shape
 from proofs.world import World
-from tests.transactions.one_broker import OneLife
+from tests.protocol.one_broker import OneLife
 
 P = "[class,eq,'p']"
 X1 = "[class,'p'],[x,1]"

@@ -10,10 +10,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Hop, Join, Operation, client_hop
-from padres_tx.engines import broker_factories
+from padres_tx.registry import broker_factories
 from proofs.explore_cli import explore as command
 from proofs.explorer import explore
 from proofs.network import Move, Network, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from padres_tx.holdings import Holdings
+from padres_tx.client.holdings import Holdings
 from proofs.planted_clients import CountsForItself, SilencesAtCommit
 from proofs.sim import play
 from proofs.workload import Run, Shape
@@ -31,7 +31,7 @@ def test_a_planted_bug_is_found(
     bug: type[Holdings], engine: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("padres_tx.session.Holdings", bug)
+        patch.setattr("padres_tx.client.session.Holdings", bug)
         stories = ((seed, story(engine, seed)) for seed in range(SEEDS))
         seed, told = next((s, told) for s, told in stories if says in told)
     assert kind in told

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import proofs.world
-from overlay.broker import Broker
+from overlay.broker.core import Broker
 from overlay.messages import Hop, Leave, Operation
 from proofs.cli import command, sim
 from proofs.planted import BUGS

@@ -7,13 +7,13 @@ import networkx as nx
 import pytest
 
 from overlay.filters import Filter
+from overlay.hosts.simulator import Tape
 from overlay.messages import Hop
-from overlay.simulator import Tape
-from padres_tx.dynamic import Tx, Verdict
-from padres_tx.dynamic_wire import Vote
+from padres_tx.client_messages import Step
 from padres_tx.engines.d_tx import DTx
-from padres_tx.two_phase import TwoPhaseCommit
-from padres_tx.wire import Step
+from padres_tx.protocol.dynamic import Tx, Verdict
+from padres_tx.protocol.dynamic_messages import Vote
+from padres_tx.protocol.two_phase import TwoPhaseCommit
 from proofs.checkers import check
 from proofs.history import History
 from proofs.world import World, all_engines

@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 
 from overlay.filters import Filter
-from overlay.simulator import Tape
-from padres_tx.wire import STEP_LIMIT, Abort, Ended, Step, TxID
+from overlay.hosts.simulator import Tape
+from padres_tx.client_messages import STEP_LIMIT, Abort, Ended, Step, TxID
 from proofs.turns import TURN_STEPS, Turns
 from proofs.world import World
 

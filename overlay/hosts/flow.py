@@ -1,0 +1,66 @@
+"""Who may hand messages over to the core, and who has to wait: backpressure without deadlock.
+
+Reading from sockets never stops, so acknowledgements always come through. A message from neighbour
+n goes to the core only while each connected neighbour *other than n* has an outbox below
+HIGH_WATER; a client's, while all have. So what comes from n waits only for links that lead away
+from n. Follow such a wait from broker to broker: in a tree each step leads further away from where
+it began, so it ends at a broker with no further neighbour, which takes what comes and acknowledges
+it. Answers that go back to n itself are no reason to wait, or two brokers could wait for each
+other; there is at most a handful for each message that n sent.
+
+Clients are never waited for: one that does not read fills its outbox and is cut off, with a reason.
+A neighbour that is down is not waited for either: what is meant for it is kept up to a limit, then
+given up as a whole, with a log entry that counts it, and when it comes back each side sends the
+other its state anew.
+
+This module only keeps the account; the host acts on it.
+"""
+
+from __future__ import annotations
+
+from overlay.hosts.peers import Neighbour, Peer
+
+#: An outbox at which a neighbour counts as congested: about the window, so that a neighbour at full
+#: speed finds its next window ready, and not much more.
+HIGH_WATER_MESSAGES = 4096
+HIGH_WATER_BYTES = 4 << 20
+
+#: A congested neighbour counts as such until its outbox is down to this share (one half), so that
+#: it does not change with every message.
+LOW_WATER_SHARE = 2
+
+
+class Flow:
+    """The account of congested neighbours and of peers that wait for them."""
+
+    __slots__ = ("congested", "waiting")
+
+    def __init__(self) -> None:
+        self.congested: set[Neighbour] = set()
+        #: Peers with messages to hand over, longest wait first.
+        self.waiting: dict[Peer, None] = {}
+
+    def gauge(self, neighbour: Neighbour) -> None:
+        """Look at a neighbour's outbox, after something was added, written or disconnected."""
+        link = neighbour.link
+        share = LOW_WATER_SHARE if neighbour in self.congested else 1
+        if link.connected and (
+            len(link.outbox) * share > HIGH_WATER_MESSAGES
+            or link.backlog_bytes * share > HIGH_WATER_BYTES
+        ):
+            self.congested.add(neighbour)
+        else:
+            self.congested.discard(neighbour)
+
+    def admits(self, peer: Peer) -> bool:
+        """Whether the core may take a message from this peer."""
+        congested = self.congested
+        return not congested or (len(congested) == 1 and peer in congested)
+
+    def next(self) -> Peer | None:
+        """The peer that has waited longest and need not wait any more, if any; it waits no more."""
+        for peer in self.waiting:
+            if self.admits(peer):
+                del self.waiting[peer]
+                return peer
+        return None

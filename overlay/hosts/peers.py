@@ -1,0 +1,104 @@
+"""Who is at the other end of a broker's links: neighbours, clients, operators.
+
+Each is a record that outlives TCP connections, with its link and the connection it has at the
+moment, if any. What follows from their coming and going is the host's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from overlay.messages import BrokerName, ClientName, Goodbye, Hop, client_hop
+from overlay.wire.link import Link
+
+
+class Timer(Protocol):
+    """A call that is going to be made; Twisted's IDelayedCall."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Twisted's IReactorTime, so far as it is used here: a reactor or a `task.Clock`."""
+
+    def seconds(self) -> float: ...
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Timer: ...
+
+
+class Wire(Protocol):
+    """A TCP connection, as far as the host has to know."""
+
+    @property
+    def address(self) -> str:
+        """Where the other end is, for people."""
+
+    def opened(self, peer: Peer) -> None:
+        """The hellos are exchanged, and this is the peer's connection now."""
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames, after the link's emulated delay."""
+
+    def close(self, goodbye: Goodbye) -> None:
+        """Say goodbye after what has been written, and end."""
+
+    def abort(self) -> None:
+        """End at once; what has not been sent is sent again on the next connection."""
+
+
+class Peer:
+    """The part that is the same for everyone."""
+
+    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "outgoing", "wire")
+
+    def __init__(self, hop: Hop, link: Link, delay_s: float = 0.0) -> None:
+        self.hop = hop
+        self.link = link
+        self.wire: Wire | None = None
+        #: Emulated one-way delay of this link.
+        self.delay_s = delay_s
+        #: It has said goodbye, and goes when what it said before has been handed over.
+        self.leaving = False
+        #: Frames that this turn has for the link.
+        self.outgoing: list[bytes] = []
+        #: Whether it is on the host's list of links to look after at the end of the turn.
+        self.dirty = False
+
+
+class Neighbour(Peer):
+    """An adjacent broker; it is there as long as the topology is."""
+
+    __slots__ = ("absence", "absent", "calling", "name", "refusals")
+
+    def __init__(self, name: BrokerName, link: Link, delay_s: float) -> None:
+        super().__init__(Hop(name), link, delay_s)
+        self.name = name
+        #: A connection that we have made, and whose answer is still out.
+        self.calling: Wire | None = None
+        #: Connections in a row that ended without an answer: the dialling side waits longer.
+        self.refusals = 0
+        #: Whether the core has been told that it cannot be reached, and what will tell it.
+        self.absent = False
+        self.absence: Timer | None = None
+
+
+class Client(Peer):
+    """A client; after its connection is lost it has its grace period to come back."""
+
+    __slots__ = ("grace", "lost_at", "name", "parted")
+
+    def __init__(self, name: ClientName, link: Link, delay_s: float) -> None:
+        super().__init__(client_hop(name), link, delay_s)
+        self.name = name
+        self.grace: Timer | None = None
+        #: When its connection was lost, by the host's time.
+        self.lost_at = 0.0
+        #: The core knows that it leaves, and closes its link when every broker has forgotten it.
+        self.parted = False
+
+
+class Operator(Peer):
+    """Somebody who asks for the broker's state; gone with the connection."""
+
+    __slots__ = ()

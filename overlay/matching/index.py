@@ -1,0 +1,379 @@
+"""The matching index: which of very many filters match a point, or overlap another filter.
+
+The filters are sorted in a tree (`index_tree`), whose search offers those that lie near the point
+in every attribute; each is then tested exactly. So the cost follows the candidates, not the table.
+
+Routing asks for hops far more often than for entries. Branches of the tree know the hops below
+them, and what the tree cannot tell apart is grouped by hop, so that a search leaves out what leads
+only to hops that it already has: a thousand matching subscriptions behind one neighbour cost as
+much as a few.
+
+Entries are visible from one version of the routing state to another. As long as no entry carries a
+version, which is the normal state, that costs nothing.
+
+This module knows nothing of what entries are for (advertisements, subscriptions), and of versions
+only that a view includes them or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from overlay.filters import Filter, Value
+from overlay.matching.cells import BOOLEAN_KEYS
+from overlay.matching.compiled_tests import Admission, never
+from overlay.matching.tree import Node, Record
+
+if TYPE_CHECKING:
+    # Names only: who searches filters needs no codec.
+    from overlay.messages import Hop, Run, Version
+
+
+#: Points that are worth a look at all of them together; for fewer it costs what it saves.
+MANY: Final = 8
+
+
+class View(Protocol):
+    """What a reader sees: some versions of the routing state, and others not."""
+
+    def includes(self, version: Version) -> bool: ...
+
+
+class Entry(Protocol):
+    """What the index has to know of an entry; filter and hop never change while it is in there.
+
+    `added_by` is the version that brought the entry, None if it is simply there; `removed_by`
+    are the versions in which it is gone. In the index they change by `Index.remark` only.
+    """
+
+    added_by: Version | None
+    removed_by: tuple[Version, ...]
+
+    @property
+    def filter(self) -> Filter: ...
+    @property
+    def hop(self) -> Hop: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def is_visible(entry: Entry, view: View | None) -> bool:
+    """Whether the view includes what added the entry, and nothing that removed it.
+
+    No view includes no version: what a version brought is not there, what it removed still is.
+    """
+    if view is None:
+        return entry.added_by is None
+    if entry.added_by is not None and not view.includes(entry.added_by):
+        return False
+    return not any(view.includes(version) for version in entry.removed_by)
+
+
+class _Keep(Enum):
+    """What `Index.remark` takes for "as it is", None being a value."""
+
+    KEEP = 0
+
+
+class Index(Generic[E]):
+    """Entries, found by a point that they match or by a filter that they overlap.
+
+    An entry is itself only: two with the same filter and hop are two. All answers come in an
+    order that depends on nothing but the order of insertion, or the hops' names.
+    """
+
+    def __init__(self) -> None:
+        #: By the entry's identity, in the order of insertion.
+        self._records: dict[int, Record[E]] = {}
+        self._root: Node[E] = Node()
+        self._inserted = 0
+        #: How many entries lead to each hop.
+        self._hops: dict[Hop, int] = {}
+        #: By hop, an entry that matched when it was asked last. It goes when it does not, so that
+        #: there are never more of them to test than the last search has found.
+        self._witnesses: dict[Hop, Record[E]] = {}
+        #: The hops that have a witness, sorted; None when they have changed. Publications that go
+        #: the same way, as most do one after the other, share it.
+        self._answer: tuple[Hop, ...] | None = None
+        #: Entries that carry a version; while there are none, nobody has to ask what is visible.
+        self._marked = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[E]:
+        """All entries, whatever their versions, in the order of insertion."""
+        return (record.entry for record in self._records.values())
+
+    def insert(self, entry: E) -> None:
+        """Take the entry in."""
+        assert id(entry) not in self._records, f"in the index already: {entry!r}"
+        self._inserted += 1
+        record = Record(entry, entry.filter, entry.hop, self._inserted)
+        self._records[id(entry)] = record
+        self._hops[record.hop] = self._hops.get(record.hop, 0) + 1
+        self._marked += _is_marked(entry)
+        self._root.insert(record)
+
+    def remove(self, entry: E) -> None:
+        """Take out this very entry, which must be in."""
+        record = self._records.pop(id(entry), None)
+        assert record is not None, f"not in the index: {entry!r}"
+        self._marked -= _is_marked(entry)
+        hop = record.hop
+        if self._witnesses.get(hop) is record:
+            del self._witnesses[hop]
+            self._answer = None
+        if self._hops[hop] == 1:
+            del self._hops[hop]
+        else:
+            self._hops[hop] -= 1
+        record.home.remove(record)
+
+    def remark(
+        self,
+        entry: E,
+        *,
+        added_by: Version | _Keep | None = _Keep.KEEP,
+        removed_by: tuple[Version, ...] | _Keep = _Keep.KEEP,
+    ) -> None:
+        """Change the versions of an entry that is in; what is not given stays."""
+        assert id(entry) in self._records, f"not in the index: {entry!r}"
+        self._marked -= _is_marked(entry)
+        if not isinstance(added_by, _Keep):
+            entry.added_by = added_by
+        if not isinstance(removed_by, _Keep):
+            entry.removed_by = removed_by
+        self._marked += _is_marked(entry)
+
+    def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[E]:
+        """The entries that match the point and are visible, in the order of insertion."""
+        get = point.get
+        found: list[Record[E]] = []
+        node = self._root
+        stack: list[Node[E]] = []
+        while True:
+            for record in node.records:
+                if record.rest(get, record.values):
+                    found.append(record)
+            branches = node.branches
+            if branches is not None:
+                way = branches.way
+                if way is None:
+                    way = branches.only_way()
+                if way:
+                    # The same step as in `_search`; in a function of its own it would make every
+                    # publication beside a dispatcher's holes slower by a fifth.
+                    name, children = way
+                    key: Any = get(name)
+                    if key.__class__ is bool:
+                        key = BOOLEAN_KEYS[key]
+                    child = children.get(key)
+                    if child is not None:
+                        node = child
+                        continue
+                else:
+                    for _, group in branches.reach(point, stack):
+                        found += [record for record in group if record.rest(get, record.values)]
+            if not stack:
+                return self._in_order(found, view)
+            node = stack.pop()
+
+    def admission(self) -> Admission:
+        """A test whether evidently an entry matches a point, and the point is well-formed: a quick
+        yes for what `hops` has found before, while a no may be mistaken. Good until an entry
+        changes."""
+        if not self._marked:
+            for record in self._witnesses.values():
+                return record.whole.admission(record.values)
+        return never
+
+    def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
+        """The hops of the entries that match the point and are visible, each once, sorted."""
+        get = point.get
+        witnesses = self._witnesses
+        failed: list[Hop] | None = None
+        for hop, record in witnesses.items():
+            if not record.test(get, record.values) or (
+                self._marked and not is_visible(record.entry, view)
+            ):
+                if failed is None:
+                    failed = []
+                failed.append(hop)
+        if failed is not None:
+            for hop in failed:
+                del witnesses[hop]
+            self._answer = None
+        if len(witnesses) != len(self._hops):
+            self._search(point, view)
+        answer = self._answer
+        if answer is None:
+            answer = self._answer = tuple(sorted(witnesses))
+        return answer
+
+    def runs(self, points: list[dict[str, Value]], view: View | None = None) -> list[Run]:
+        """The hops of one point after the other: how many in a row have which."""
+        if not points:
+            return []
+        hops = self.hops(points[0], view)
+        count = 1
+        if len(points) >= MANY and self.hops(points[1], view) is hops:
+            count = self._alike(points)  # Perhaps all go the same way.
+        return in_runs(hops, count, (self.hops(point, view) for point in points[count:]))
+
+    def _alike(self, points: list[dict[str, Value]]) -> int:
+        """How many go where the first two do, as `hops` has just said; at least two, and as many
+        more as a look at all of them together tells."""
+        witnesses = self._witnesses
+        if len(witnesses) != len(self._hops) and not self._nobody_else(points):
+            return 2
+        for count, point in enumerate(points):
+            get = point.get
+            for record in witnesses.values():
+                if not record.test(get, record.values):
+                    return count
+        return len(points)
+
+    def _nobody_else(self, points: list[dict[str, Value]]) -> bool:
+        """Whether evidently none of the points matches an entry of a hop without a witness.
+
+        The points go down the tree together, which takes a fraction of the time that each would
+        take alone, as long as they do not part.
+        """
+        columns = _columns(points)
+        if columns is None:
+            return False
+        witnesses = self._witnesses
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            if any(record.hop not in witnesses for record in node.records):
+                return False
+            branches = node.branches
+            if branches is None or branches.hops.keys() <= witnesses.keys():
+                continue
+            shared = branches.shared(columns)
+            if shared is None:
+                return False
+            stack += shared
+        return True
+
+    def _search(self, point: Mapping[str, Value], view: View | None) -> None:
+        """Find witnesses for the hops that have none."""
+        get = point.get
+        marked = self._marked
+        found = self._witnesses
+        node = self._root
+        stack: list[Node[E]] = []
+        while True:
+            for record in node.records:
+                hop = record.hop
+                if (
+                    hop not in found
+                    and record.rest(get, record.values)
+                    and (not marked or is_visible(record.entry, view))
+                ):
+                    found[hop] = record
+                    self._answer = None
+            branches = node.branches
+            if branches is not None:
+                way = branches.way
+                if way is None:
+                    way = branches.only_way()
+                if way:
+                    # To look there takes no longer than to find out that one need not.
+                    name, children = way
+                    key: Any = get(name)
+                    if key.__class__ is bool:
+                        key = BOOLEAN_KEYS[key]
+                    child = children.get(key)
+                    if child is not None:
+                        node = child
+                        continue
+                elif len(branches.hops) > len(found) or not branches.hops.keys() <= found.keys():
+                    # `Branches.reach`, whose calls would take more time than what they do.
+                    parts = branches.parts
+                    for name in point if len(point) < len(parts) else parts:
+                        part = parts.get(name)
+                        value = get(name)
+                        if part is None or value is None:
+                            continue
+                        if value.__class__ is not bool:
+                            child = part.equal.get(value)
+                            if child is not None:
+                                stack.append(child)
+                            if not (part.cells or part.prefixes or part.present):
+                                continue
+                            part.reach_unequal(value, stack)
+                        else:
+                            part.reach(value, stack)
+                    if branches.ladders or branches.piles:
+                        for hop, group in branches.groups(point):
+                            if hop in found:
+                                continue
+                            for record in group:
+                                if record.rest(get, record.values) and (
+                                    not marked or is_visible(record.entry, view)
+                                ):
+                                    found[hop] = record
+                                    self._answer = None
+                                    break
+            if not stack:
+                return
+            node = stack.pop()
+
+    def overlapping(self, filter: Filter, view: View | None = None) -> list[E]:
+        """The entries that overlap the filter and are visible, in the order of insertion."""
+        predicates = filter.predicates
+        found: list[Record[E]] = []
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            found += [record for record in node.records if filter.overlaps(record.filter)]
+            if (branches := node.branches) is not None:
+                for group in branches.cross(predicates, stack):
+                    found += [record for record in group if filter.overlaps(record.filter)]
+        return self._in_order(found, view)
+
+    def _in_order(self, found: list[Record[E]], view: View | None) -> list[E]:
+        if len(found) > 1:
+            found.sort(key=_number)
+        if self._marked:
+            return [record.entry for record in found if is_visible(record.entry, view)]
+        return [record.entry for record in found]
+
+
+def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:
+    """How many in a row are the same, after so many of the first. Those that are equal, but not the
+    same, may be two runs."""
+    runs: list[Run] = []
+    for others in following:
+        if others is hops:
+            count += 1
+        else:
+            runs.append((hops, count))
+            hops, count = others, 1
+    return [*runs, (hops, count)]
+
+
+def _columns(points: list[dict[str, Value]]) -> dict[str, list[Value]] | None:
+    """The points' values by attribute; None if they do not all have the same attributes."""
+    names = points[0]
+    if set(map(len, points)) != {len(names)}:
+        return None
+    try:
+        return {name: list(map(itemgetter(name), points)) for name in names}
+    except KeyError:
+        return None
+
+
+def _is_marked(entry: Entry) -> bool:
+    return entry.added_by is not None or bool(entry.removed_by)
+
+
+def _number(record: Record[Any]) -> int:
+    return record.number

@@ -1,0 +1,579 @@
+"""The search tree of the index: records sorted by one attribute after the other.
+
+After the BE-tree (Sadoghi and Jacobsen, SIGMOD 2011). A node keeps a few records unsorted; when
+they become too many it sorts them by one attribute into children, which may sort theirs by
+another, until nothing is left to sort by. Under an attribute lie
+
+- equal values in a hash;
+- intervals of numbers in cells wider than they are, one size of cells for each power of two, so
+  that an interval touches two cells at most; it lies in the first, and a value looks into its own
+  cell and the one before;
+- intervals of strings under the prefix that all strings inside have in common;
+- `isPresent` apart.
+
+Intervals with one end, and those that nothing else tells apart, stand on a ladder, in the order of
+an end. What even that cannot tell apart lies on piles.
+
+Every record is in one place only, so nothing is found twice, inserting and removing touch one path,
+and there is no moment at which everything is rebuilt. A search gets what lies near in every
+attribute that was sorted by; it may get too much, and has to test what it gets.
+
+This module knows neither versions nor what is searched for, points and filters apart; `index` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from sortedcontainers import SortedList
+
+from overlay.filters import KIND_OF, Filter, Interval, Value
+from overlay.matching.cells import (
+    BOOLEAN_KEYS,
+    PRESENT,
+    End,
+    Place,
+    Sort,
+    end_of,
+    place_of,
+)
+from overlay.matching.compiled_tests import form_of
+
+if TYPE_CHECKING:
+    from overlay.messages import Hop
+
+#: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
+LEAF_SIZE: Final = 8
+
+#: Sizes of cells, or lengths of prefixes, up to which many values are looked up at once.
+FEW_SIZES: Final = 4
+
+T = TypeVar("T")
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+class Record(Generic[T]):
+    """An entry as the tree holds it; numbers are given once.
+
+    It matches a point if `test(point.get, values)`. A search that has come as far as `home` need
+    not ask again what the way there has told: for it there is `rest`.
+    """
+
+    __slots__ = (
+        "entry",
+        "filter",
+        "form",
+        "home",
+        "hop",
+        "number",
+        "rest",
+        "test",
+        "values",
+        "whole",
+    )
+
+    #: What to remove it from; the tree's to set.
+    home: Node[T] | _Ladder[T]
+
+    def __init__(self, entry: T, filter: Filter, hop: Hop, number: int) -> None:
+        self.entry = entry
+        self.filter = filter
+        self.hop = hop
+        self.number = number
+        #: The filter's form, and that of what is left of it for `rest`.
+        self.whole, self.values = form_of(filter)
+        self.form = self.whole
+        self.test = self.rest = self.form.test
+
+    def was_equal_in(self, name: str) -> None:
+        """Drop the test of an attribute for which the way to the record is proof enough."""
+        self.form = self.form.without(name)
+        self.rest = self.form.test
+
+
+# --- what to sort by -------------------------------------------------------------------------
+
+
+def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
+    """The attribute to sort by next; None if that takes no record further.
+
+    Equality first. Of equalities the one with the fewest values: the class before the instance,
+    so that a filter which names the class alone finds its own in one place. Of intervals the
+    one that spreads the records most.
+    """
+    tallies: dict[str, Counter[Place]] = {}
+    for record in batch:
+        for name, interval in record.filter.predicates.items():
+            place = place_of(interval) if name not in used else None
+            if place is not None and place is not PRESENT:
+                tallies.setdefault(name, Counter())[place] += 1
+
+    def rank(name: str) -> tuple[int, int, int, str]:
+        tally = tallies[name]
+        equal = sum(count for place, count in tally.items() if place.sort is Sort.EQUAL)
+        if equal:
+            return -equal, len(tally), 0, name
+        return 0, -tally.total(), -len(tally), name
+
+    return min(tallies, key=rank, default=None)
+
+
+def _best_end(batch: list[Record[T]]) -> End | None:
+    """The end to order by next, the one in which most records differ; None if none has any."""
+    bounds: dict[End, set[Any]] = {}
+    for record in batch:
+        for name, interval in record.filter.predicates.items():
+            if (end := end_of(name, interval)) is not None:
+                bounds.setdefault(end, set()).add(interval.lo if end.lower else interval.hi)
+    return min(bounds, key=lambda end: (-len(bounds[end]), end), default=None)
+
+
+# --- the tree -------------------------------------------------------------------------------
+
+
+class Node(Generic[T]):
+    """A few records as they came and, once there were too many, branches for the sorted ones."""
+
+    __slots__ = ("branches", "part", "place", "records")
+
+    def __init__(self, part: _Part[T] | None = None, place: Place = PRESENT) -> None:
+        self.part = part
+        self.place = place
+        self.records: list[Record[T]] = []
+        self.branches: Branches[T] | None = None
+
+    def insert(self, record: Record[T]) -> None:
+        node = self
+        while (branches := node.branches) is not None:
+            branches.hops[record.hop] = branches.hops.get(record.hop, 0) + 1
+            branches.way = None
+            child = branches.child_for(record)
+            if child is None:
+                break
+            node = child
+        node.records.append(record)
+        record.home = node
+        if len(node.records) > LEAF_SIZE:
+            node._sort()
+
+    def remove(self, record: Record[T]) -> None:
+        if record in self.records:
+            self.records.remove(record)
+        else:
+            assert self.branches is not None
+            self.branches.unpile(record)
+        self.lost(record.hop)
+
+    def lost(self, hop: Hop) -> None:
+        """Count that a record of the hop has left this node, or what is below; tidy up."""
+        node = self
+        while True:
+            if node.branches is not None and node.branches.are_gone_without(hop):
+                node.branches = None
+            part = node.part
+            if part is None:
+                return
+            if node.branches is None and not node.records:
+                part.drop(node.place)
+            node = part.node
+
+    def _sort(self) -> None:
+        """Move the records on: by an attribute, else by an end, else as it goes."""
+        batch, self.records = self.records, []
+        branches = self.branches
+        if branches is None:
+            branches = self.branches = Branches(self)
+            branches.hops.update(Counter(record.hop for record in batch))
+        while batch and (name := _best_attribute(batch, branches.used)) is not None:
+            batch = branches.sort_by_attribute(name, batch)
+        if len(batch) <= LEAF_SIZE // 2 and branches.parts:
+            # To test a few takes less time than a look at a ladder. Half of the room is left free,
+            # or the next record would start all this again.
+            self.records = batch
+            return
+        while batch and (end := _best_end(batch)) is not None:
+            batch = branches.sort_by_end(end, batch)
+        for record in batch:
+            branches.put_away(record)
+
+
+class Branches(Generic[T]):
+    """What a node has sorted: by attributes, by ends, and the rest in one pile for each hop."""
+
+    __slots__ = ("hops", "ladders", "node", "parts", "piles", "used", "way")
+
+    def __init__(self, node: Node[T]) -> None:
+        self.node = node
+        #: The attributes by which everything here has been sorted above.
+        self.used: frozenset[str] = node.part.used if node.part is not None else frozenset()
+        self.parts: dict[str, _Part[T]] = {}
+        self.ladders: dict[End, _Ladder[T]] = {}
+        #: In the order of insertion; dicts, because one of thousands has to be removed quickly.
+        self.piles: dict[Hop, dict[Record[T], None]] = {}
+        #: How many records of each hop are in the node and below it.
+        self.hops: dict[Hop, int] = {}
+        #: What `only_way` has found; None since something has changed.
+        self.way: tuple[str, dict[Any, Node[T]]] | tuple[()] | None = None
+
+    def only_way(self) -> tuple[str, dict[Any, Node[T]]] | tuple[()]:
+        """The attribute, and its children by value, if there is nothing here but equal values of
+        one attribute; empty if there is more. Most nodes are like that, near the root above all."""
+        self.way = ()
+        if len(self.parts) == 1 and not (self.ladders or self.piles):
+            [part] = self.parts.values()
+            if not (part.cells or part.prefixes or part.present):
+                self.way = part.name, part.equal
+        return self.way
+
+    def reach(
+        self, point: Mapping[str, Value], stack: list[Node[T]]
+    ) -> Iterable[tuple[Hop, Iterable[Record[T]]]]:
+        """What can match the point: children are put on the stack, groups by hop returned."""
+        parts, get = self.parts, point.get
+        for name in point if len(point) < len(parts) else parts:
+            part = parts.get(name)
+            value = get(name)
+            if part is not None and value is not None:
+                part.reach(value, stack)
+        # Most nodes have neither; they are spared the generator.
+        return self.groups(point) if self.ladders or self.piles else ()
+
+    def shared(self, columns: Mapping[str, list[Value]]) -> list[Node[T]] | None:
+        """The children in which each of several points may find something, if there are no others
+        in which one may; None if the points part, or it takes more than a look to tell.
+
+        The points are given by attribute, the values of all under each.
+        """
+        if self.ladders or self.piles:
+            return None
+        found: list[Node[T]] = []
+        parts = self.parts
+        for name in columns if len(columns) < len(parts) else parts:
+            part, column = parts.get(name), columns.get(name)
+            if part is None or column is None:
+                continue
+            values = set(column)
+            if not values.isdisjoint((0, 1)) and bool in set(map(type, column)):
+                return None  # A set takes booleans for numbers.
+            if len(values) == 1:
+                part.reach(values.pop(), found)
+            elif not part.is_beside(values):
+                return None
+        return found
+
+    def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
+        """What can match the point of that which is not sorted by attributes, by hop."""
+        for end, ladder in self.ladders.items():
+            value = point.get(end.name)
+            if value is not None and KIND_OF[type(value)] == end.kind:
+                yield from ladder.reach(value)
+        yield from self.piles.items()
+
+    def cross(
+        self, predicates: Mapping[str, Interval], stack: list[Node[T]]
+    ) -> Iterator[Iterable[Record[T]]]:
+        """What can overlap a filter: children are put on the stack, groups returned."""
+        for name, part in self.parts.items():
+            part.cross(predicates.get(name, _ANYTHING), stack)
+        for end, ladder in self.ladders.items():
+            yield from ladder.cross(predicates.get(end.name, _ANYTHING))
+        yield from self.piles.values()
+
+    def child_for(self, record: Record[T]) -> Node[T] | None:
+        """Where a new record belongs; None if it has to wait for more of its sort."""
+        found: tuple[_Part[T], Place] | None = None
+        for name, interval in record.filter.predicates.items():
+            part = self.parts.get(name)
+            if part is None:
+                continue
+            place = place_of(interval)
+            if place is None or place is PRESENT:
+                continue
+            if place.sort is Sort.EQUAL:
+                record.was_equal_in(name)
+                return part.child(place)
+            found = found or (part, place)
+        return found[0].child(found[1]) if found is not None else None
+
+    def sort_by_attribute(self, name: str, batch: list[Record[T]]) -> list[Record[T]]:
+        """Put records under the attribute; those that do not belong there are returned."""
+        others = []
+        part = self._part(name)
+        for record in batch:
+            interval = record.filter.predicates.get(name)
+            place = place_of(interval) if interval is not None else None
+            if place is None or place is PRESENT:
+                others.append(record)
+            else:
+                if place.sort is Sort.EQUAL:
+                    record.was_equal_in(name)
+                part.child(place).insert(record)
+        return others
+
+    def sort_by_end(self, end: End, batch: list[Record[T]]) -> list[Record[T]]:
+        """Put records on the ladder; those that have no such end are returned."""
+        others = []
+        ladder = self.ladders.get(end)
+        if ladder is None:
+            ladder = self.ladders[end] = _Ladder(self.node, end)
+        for record in batch:
+            interval = record.filter.predicates.get(end.name)
+            if interval is not None and end_of(end.name, interval) == end:
+                ladder.insert(record)
+            else:
+                others.append(record)
+        return others
+
+    def put_away(self, record: Record[T]) -> None:
+        """Keep a record that has no value or end to sort it by."""
+        for name in record.filter.predicates:
+            if name not in self.used:
+                self._part(name).child(PRESENT).insert(record)
+                return
+        self.piles.setdefault(record.hop, {})[record] = None
+        record.home = self.node
+
+    def unpile(self, record: Record[T]) -> None:
+        pile = self.piles[record.hop]
+        del pile[record]
+        if not pile:
+            del self.piles[record.hop]
+
+    def are_gone_without(self, hop: Hop) -> bool:
+        """Count one record of the hop less; say whether nothing sorted is left."""
+        if self.hops[hop] > 1:
+            self.hops[hop] -= 1
+        else:
+            del self.hops[hop]
+        self.way = None  # What was in the way of an only way may be gone.
+        return not (self.parts or self.ladders or self.piles)
+
+    def _part(self, name: str) -> _Part[T]:
+        part = self.parts.get(name)
+        if part is None:
+            part = self.parts[name] = _Part(self.node, name, self.used | {name})
+        return part
+
+
+#: What a filter says of an attribute that it does not name.
+_ANYTHING: Final = Interval()
+
+
+class _Part(Generic[T]):
+    """The children of a node under one attribute."""
+
+    __slots__ = ("cells", "equal", "name", "node", "prefixes", "present", "used")
+
+    def __init__(self, node: Node[T], name: str, used: frozenset[str]) -> None:
+        self.node = node
+        self.name = name
+        self.used = used
+        self.equal: dict[Any, Node[T]] = {}
+        self.cells: dict[float, dict[float, Node[T]]] = {}
+        self.prefixes: dict[int, dict[str, Node[T]]] = {}
+        self.present: dict[None, Node[T]] = {}
+
+    def child(self, place: Place) -> Node[T]:
+        """The child at the place, a new one if there was none."""
+        shelf: dict[Any, Node[T]]
+        if place.sort is Sort.EQUAL:
+            shelf = self.equal
+        elif place.sort is Sort.CELL:
+            shelf = self.cells.setdefault(place.size, {})
+        elif place.sort is Sort.PREFIX:
+            shelf = self.prefixes.setdefault(place.size, {})
+        else:
+            shelf = self.present
+        node = shelf.get(place.key)
+        if node is None:
+            node = shelf[place.key] = Node(self, place)
+        return node
+
+    def drop(self, place: Place) -> None:
+        """Take away the child at the place, which is empty, and what that leaves empty."""
+        if place.sort is Sort.EQUAL:
+            del self.equal[place.key]
+        elif place.sort is Sort.CELL:
+            del self.cells[place.size][place.key]
+            if not self.cells[place.size]:
+                del self.cells[place.size]
+        elif place.sort is Sort.PREFIX:
+            del self.prefixes[place.size][place.key]
+            if not self.prefixes[place.size]:
+                del self.prefixes[place.size]
+        else:
+            del self.present[place.key]
+        if not (self.equal or self.cells or self.prefixes or self.present):
+            assert self.node.branches is not None
+            del self.node.branches.parts[self.name]
+
+    def reach(self, value: Any, stack: list[Node[T]]) -> None:
+        """Push the children where an interval can contain the value."""
+        kind = value.__class__
+        node = self.equal.get(BOOLEAN_KEYS[value] if kind is bool else value)
+        if node is not None:
+            stack.append(node)
+        self.reach_unequal(value, stack)
+
+    def reach_unequal(self, value: Any, stack: list[Node[T]]) -> None:
+        """The same without equal values."""
+        kind = value.__class__
+        if self.cells and (kind is float or kind is int):
+            for size, numbered in self.cells.items():
+                cell = value // size
+                node = numbered.get(cell)
+                if node is not None:
+                    stack.append(node)
+                node = numbered.get(cell - 1.0)
+                if node is not None:
+                    stack.append(node)
+        if self.prefixes and kind is str:
+            for length, named in self.prefixes.items():
+                node = named.get(value[:length])
+                if node is not None:
+                    stack.append(node)
+        if self.present:
+            stack.extend(self.present.values())
+
+    def is_beside(self, values: set[Any]) -> bool:
+        """Whether evidently no child has an interval that contains one of the values, which are no
+        booleans."""
+        if self.present or not self.equal.keys().isdisjoint(values):
+            return False
+        if len(self.cells) > FEW_SIZES or len(self.prefixes) > FEW_SIZES:
+            return False  # It would take as long as to search for each.
+        if self.cells:
+            numbers = [value for value in values if isinstance(value, int | float)]
+            for size, numbered in self.cells.items():
+                cells = {value // size for value in numbers}
+                if not numbered.keys().isdisjoint(cells):
+                    return False
+                if not numbered.keys().isdisjoint([cell - 1.0 for cell in cells]):
+                    return False
+        if self.prefixes:
+            strings = [value for value in values if value.__class__ is str]
+            for length, named in self.prefixes.items():
+                if not named.keys().isdisjoint([value[:length] for value in strings]):
+                    return False
+        return True
+
+    def cross(self, interval: Interval, stack: list[Node[T]]) -> None:
+        """Push the children where an interval can overlap this one."""
+        if interval.is_point:
+            self.reach(interval.lo, stack)
+            return
+        stack.extend(self.present.values())
+        if interval.kind is None:
+            stack.extend(self.equal.values())
+            for numbered in self.cells.values():
+                stack.extend(numbered.values())
+            for named in self.prefixes.values():
+                stack.extend(named.values())
+        elif interval.kind == "boolean":
+            keys = BOOLEAN_KEYS.values()
+            stack.extend(self.equal[key] for key in keys if key in self.equal)
+        else:
+            stack.extend(node for value, node in self.equal.items() if interval.contains(value))
+            if interval.kind == "number":
+                for size, numbered in self.cells.items():
+                    stack.extend(_numbered_between(numbered, size, interval.lo, interval.hi))
+            else:
+                for length, named in self.prefixes.items():
+                    stack.extend(_named_between(named, length, interval.lo, interval.hi))
+
+
+def _numbered_between(
+    numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any
+) -> Iterator[Node[T]]:
+    """The cells where an interval can overlap [lo, hi], without a look at all if those are few."""
+    first = lo // size - 1.0 if lo is not None else -math.inf
+    last = hi // size if hi is not None else math.inf
+    if last - first < len(numbered):
+        cells = (first + step for step in range(int(last - first) + 1))
+        return (numbered[cell] for cell in cells if cell in numbered)
+    return (node for cell, node in numbered.items() if first <= cell <= last)
+
+
+def _named_between(named: dict[str, Node[T]], length: int, lo: Any, hi: Any) -> Iterator[Node[T]]:
+    """The prefixes with which a string from lo to hi can begin."""
+    first = lo[:length]
+    if hi is None:
+        return (node for name, node in named.items() if first <= name)
+    last = hi[:length]
+    return (node for name, node in named.items() if first <= name <= last)
+
+
+class _Ladder(Generic[T]):
+    """Records in the order of an end, those of each hop apart.
+
+    Going up from the lowest lower end, or down from the highest upper end, everything that can
+    contain a value comes before the first that cannot.
+    """
+
+    __slots__ = ("end", "node", "runs", "starts")
+
+    def __init__(self, node: Node[T], end: End) -> None:
+        self.node = node
+        self.end = end
+        #: By hop, (bound, number, record); numbers differ, so records are never compared.
+        self.runs: dict[Hop, SortedList] = {}
+        #: (bound, hop) where each run starts.
+        self.starts = SortedList()
+
+    def insert(self, record: Record[T]) -> None:
+        run = self.runs.get(record.hop)
+        if run is None:
+            run = self.runs[record.hop] = SortedList()
+        else:
+            self.starts.remove((self._start(run), record.hop))
+        run.add((self._bound(record), record.number, record))
+        self.starts.add((self._start(run), record.hop))
+        record.home = self
+
+    def remove(self, record: Record[T]) -> None:
+        run = self.runs[record.hop]
+        self.starts.remove((self._start(run), record.hop))
+        run.remove((self._bound(record), record.number, record))
+        if run:
+            self.starts.add((self._start(run), record.hop))
+        else:
+            del self.runs[record.hop]
+        if not self.runs:
+            assert self.node.branches is not None
+            del self.node.branches.ladders[self.end]
+        self.node.lost(record.hop)
+
+    def reach(self, value: Any) -> Iterator[tuple[Hop, Iterator[Record[T]]]]:
+        """By hop, the records whose end lets the value in."""
+        for start, hop in self.starts if self.end.lower else reversed(self.starts):
+            if start > value if self.end.lower else start < value:
+                return
+            yield hop, self._up_to(value, self.runs[hop])
+
+    def cross(self, interval: Interval) -> Iterator[Iterator[Record[T]]]:
+        """The records whose end lets in something of the interval."""
+        if interval.kind is not None and interval.kind != self.end.kind:
+            return
+        limit = interval.hi if self.end.lower else interval.lo
+        for run in self.runs.values():
+            yield self._up_to(limit, run)
+
+    def _up_to(self, limit: Any, run: SortedList) -> Iterator[Record[T]]:
+        """The records of the run up to a limit (None: all), from its start on."""
+        if self.end.lower:
+            steps = run.irange(None, None if limit is None else (limit, math.inf))
+        else:
+            steps = run.irange(None if limit is None else (limit,), None, reverse=True)
+        return (record for _, _, record in steps)
+
+    def _start(self, run: SortedList) -> Any:
+        return run[0][0] if self.end.lower else run[-1][0]
+
+    def _bound(self, record: Record[T]) -> Any:
+        interval = record.filter.predicates[self.end.name]
+        return interval.lo if self.end.lower else interval.hi

@@ -1,0 +1,102 @@
+"""A client's questions for the outcome of transactions, its own or others'.
+
+A name says who coordinates a transaction and not which engine runs it, so all engines at the edge
+broker are asked that remember outcomes, unless the client knows better. The first decision is the
+answer; the transaction is unknown when all have said so.
+
+Pure, as all of `padres_tx.client.transactions` is, to which this belongs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlay.errors import OverlayError, ProtocolError
+from padres_tx import client_messages, registry
+from padres_tx.client.session import EngineEvent, Event, Say
+from padres_tx.client_messages import QUESTIONS_PER_CLIENT, parse_tx, tx_text
+from padres_tx.errors import BadTransaction, TooManyRequests, UnknownTransaction, no_name
+
+if TYPE_CHECKING:
+    from padres_tx.client.transactions import Result, Transactions
+
+
+class Learned(EngineEvent, frozen=True):
+    """The answer to a question: how a transaction has ended, or why that is not known."""
+
+    tx: str
+    result: Result | None = None
+    error: OverlayError | None = None
+
+
+class OutcomeQuestions:
+    """The questions of one client that are not answered yet."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        #: By transaction: the engines that have not answered; and which of them still matter.
+        self._asked: dict[str, set[str]] = {}
+        self._open: set[str] = set()
+
+    def ask(self, name: str, engine: str | None = None) -> tuple[str, list[Event]]:
+        """Ask for the outcome; `Learned` follows, or is the only event if the client knows it.
+
+        Answers with the name that `Learned` will have.
+
+        Raises UnknownTransaction for what is no name; UnknownEngine, BadTransaction,
+        TooManyRequests.
+        """
+        tx_id = parse_tx(name) if isinstance(name, str) else None
+        if tx_id is None:
+            raise no_name(name)
+        known = self._transactions.get(tx_id)
+        if known is not None and known.result is not None:
+            return known.name, [Learned(known.name, known.result)]
+        engine = engine or (known.engine if known is not None else None)
+        if engine is not None and not self._transactions.seat(engine).remembers:
+            raise BadTransaction(f"brokers remember no outcomes of {engine} transactions")
+        name = tx_text(tx_id)
+        if name not in self._asked and len(self._asked) >= QUESTIONS_PER_CLIENT:
+            raise TooManyRequests(
+                f"{self._transactions.session.name} waits for {QUESTIONS_PER_CLIENT} outcomes "
+                "already; await some first"
+            )
+        asked = self._asked.setdefault(name, set())
+        self._open.add(name)
+        events: list[Event] = []
+        for each in self._remembering() if engine is None else [engine]:
+            if each not in asked:
+                asked.add(each)
+                body = client_messages.from_client.encode(client_messages.AskOutcome(tx_id))
+                events.append(Say(client_messages.engine_message(each, body)))
+        return name, events
+
+    def _remembering(self) -> list[str]:
+        """The package's own engines: a broker has these, and may not have others."""
+        seats = (self._transactions.seat(name) for name in registry.own_names())
+        return [seat.engine for seat in seats if seat.remembers]
+
+    def told(self, engine: str, outcome: client_messages.Outcome) -> list[Event]:
+        """An engine at the edge broker has answered. Raises ProtocolError if it was not asked."""
+        name = tx_text(outcome.tx)
+        asked = self._asked.get(name, set())
+        if engine not in asked:
+            raise ProtocolError(f"{engine} was not asked for {name}")
+        asked.discard(engine)
+        if not asked:
+            del self._asked[name]
+        if name not in self._open:
+            return []
+        if outcome.status == "unknown" and asked:
+            return []
+        self._open.discard(name)
+        match outcome.status:
+            case "unknown":
+                return [Learned(name, error=UnknownTransaction(f"{name}: {outcome.reason}"))]
+            case "busy":
+                return [Learned(name, error=TooManyRequests(f"{name}: {outcome.reason}"))]
+        # Here, since that module is made of what this one has.
+        from padres_tx.client.transactions import Result
+
+        result = Result(name, engine, outcome.status, outcome.code, outcome.reason)
+        return [Learned(name, result)]

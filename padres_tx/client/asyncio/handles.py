@@ -1,0 +1,474 @@
+"""What an asyncio program holds of a transaction: the handle of who coordinates, and of who acts.
+
+    async with client.transaction("d-tx") as tx:        # the coordinator's: a Transaction
+        tx.tcm({"class": "p1", "x": "x1"})
+        tx.sub("[class,eq,'p1'],[x,eq,'x1']")
+
+    async def assign(tx, notification):                 # a handler's: a Part
+        tx.usub("[class,eq,'p1'],[x,eq,'x1']")
+
+Operations return at once. What they return can be awaited, and is then done everywhere, with all
+that it has led to; it need not be, since the edge broker does one after the other anyway.
+
+The handles know how the parts of a transaction follow each other, when to commit, abort and try
+again; how anything is sent and waited for is `padres_tx.client.asyncio.transacting`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from overlay.errors import OverlayError
+from padres_tx import static
+from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S
+from padres_tx.client.session import (
+    FilterLike,
+    Notification,
+    PointLike,
+    as_bytes,
+    as_filter,
+    as_point,
+)
+from padres_tx.client.transactions import Result, Tx
+from padres_tx.client_messages import DEADLINE_LIMIT_S
+from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, TransactionFinished
+from padres_tx.static import Op, Ops
+
+if TYPE_CHECKING:
+    from padres_tx.client.asyncio.transacting import Transacting
+
+#: How long a handler waits for an operation at most. Who takes part does not know the deadline, but
+#: no transaction has a later one; the way to where it is decided must be gone for good.
+PART_LIMIT_S = DEADLINE_LIMIT_S + CALL_TIMEOUT_S
+
+#: When a commit returns: as soon as it is decided, or when every broker has carried it out.
+Wait: TypeAlias = Literal["decided", "applied"]
+
+#: What is called for a notification: a function, or a coroutine function.
+Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
+
+#: The code of an abort that another attempt may not meet.
+CONFLICT = "conflict"
+
+#: Pauses before another attempt: random up to a limit that doubles with each, so that those who
+#: met do not meet again. Short, since conflicts are over within a round trip or two.
+BACKOFF_S = 0.01
+BACKOFF_LIMIT_S = 1.0
+
+T = TypeVar("T")
+
+
+class Awaited(Generic[T]):
+    """Something that will be known; await it, or leave it."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        # Others may wait for the same, whoever gives up.
+        return asyncio.shield(self._future).__await__()
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+
+class Doing(Awaited[None]):
+    """An operation under way: await it, and it is done everywhere.
+
+    Raises TransactionAborted, ConnectionLost, or why this very operation failed.
+    """
+
+    __slots__ = ("_part", "op")
+
+    def __init__(self, future: asyncio.Future[None], op: Op, part: Part | None) -> None:
+        super().__init__(future)
+        #: The operation itself, for `after` in a static transaction.
+        self.op = op
+        self._part = part
+
+    def __repr__(self) -> str:
+        return f"<{self.op}, {self._state()}>"
+
+    def _state(self) -> str:
+        if not self.done:
+            return "under way"
+        error = self._future.exception() if not self._future.cancelled() else None
+        # Of a static transaction nothing is done before its end: there is nothing to wait for.
+        return "done" if error is None else f"{type(error).__name__}: {error}"
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._part is None or self.done:
+            return super().__await__()
+        return self._part.wait(self._future).__await__()
+
+
+class Acting:
+    """One who acts in a transaction: its coordinator, or a client that a tcm has called."""
+
+    def __init__(self, client: Transacting, tx: Tx | None, frame: int) -> None:
+        self._client = client
+        self._tx = tx
+        self.frame = frame
+
+    @property
+    def tx(self) -> Tx:
+        """What is known of the transaction."""
+        if self._tx is None:
+            raise TransactionError("the transaction has not begun: enter it with `async with`")
+        return self._tx
+
+    @property
+    def id(self) -> str:
+        """The transaction's name, as in Table 2."""
+        return self.tx.name
+
+    @property
+    def engine(self) -> str:
+        return self.tx.engine
+
+    @property
+    def coordinator(self) -> str:
+        """The client that began the transaction."""
+        return self.tx.id[0]
+
+    @property
+    def result(self) -> Result | None:
+        """How it has ended, once that is known."""
+        return self.tx.result
+
+    @property
+    def ended(self) -> Awaited[Result]:
+        """The outcome, to be awaited. Raises ConnectionLost."""
+        return Awaited(self._client._watch(self.tx).decided)
+
+    @property
+    def drained(self) -> Awaited[None]:
+        """Await it to know that no publication from before the commit will come any more.
+
+        The callbacks of those that have come are done then. (But in a callback, which would wait
+        for itself, it returns when the last of them has come.)
+
+        Every broker has a say in that: while one is away, this waits. Give it a time limit
+        (`asyncio.timeout`) if you would rather go on without knowing.
+
+        Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
+        """
+        return self._client._draining(self.tx)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._client.name}: {self._tx or 'not begun'}>"
+
+    # --- operations ---
+
+    def tcm(
+        self,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        ops: Ops | None = None,
+        after: Iterable[Op | Doing] | None = None,
+        to: Iterable[str] | None = None,
+    ) -> Doing:
+        """Make others act in the transaction: a publication that calls its receivers' handlers.
+
+        Its receivers are all clients that are subscribed to it, but for those whose last
+        subscription there is for events only. With `to`, a list of names, they are just these
+        clients; if one of them cannot receive it, the transaction is aborted (code "unheard").
+
+        In a static transaction `ops` says what the receivers do, by client; there are no handlers.
+        """
+        data = as_payload(payload, json)
+        return self.do(static.tcm(point, data, ops=ops, after=_operations(after), to=to))
+
+    def pub(
+        self,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Publish; receivers get it when the transaction is committed, or never."""
+        return self.do(static.pub(point, as_payload(payload, json), after=_operations(after)))
+
+    def adv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Advertise."""
+        return self.do(static.adv(filter, after=_operations(after)))
+
+    def uadv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Un-advertise, a part or all."""
+        return self.do(static.uadv(filter, after=_operations(after)))
+
+    def sub(
+        self,
+        filter: FilterLike,
+        callback: Callback | None = None,
+        *,
+        events_only: bool = False,
+        after: Iterable[Op | Doing] | None = None,
+    ) -> Doing:
+        """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
+        op = static.sub(filter, events_only=events_only, after=_operations(after))
+        return self.do(op, callback)
+
+    def usub(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+        """Un-subscribe, a part or all."""
+        return self.do(static.usub(filter, after=_operations(after)))
+
+    def do(self, op: Op, callback: Callback | None = None) -> Doing:
+        """Carry out an operation that is there as data (`padres_tx.static`).
+
+        Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
+        TooManyRequests, FrameTooLarge, ConnectionLost.
+        """
+        return self._client._operate_in(self, op, callback)
+
+    # --- looks ---
+
+    def holds(self, filter: FilterLike) -> bool:
+        """Whether this client is subscribed to some part of the filter, in the transaction.
+
+        The transaction has read the answer: if others change it meanwhile, that is a conflict. So
+        this is how to ask, rather than by what the program remembers.
+
+        Raises FilterError, TransactionFinished, TransactionAborted, TooManyRequests,
+        ConnectionLost.
+        """
+        return self._client._holds_in(self, as_filter(filter))
+
+    def advertises(self, point: PointLike) -> bool:
+        """Whether this client may publish at that point, in the transaction; as `holds`."""
+        return self._client._advertises_in(self, as_point(point))
+
+    async def abort(self, reason: str = "") -> Result:
+        """Abort the transaction; answers how it has ended, which can be a commit that was faster.
+
+        Raises TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self._client._abort_of(self.tx, reason)
+
+
+class Part(Acting):
+    """A client's part in somebody's transaction: what its handler for a tcm is given."""
+
+    def __init__(self, client: Transacting, tx: Tx, frame: int) -> None:
+        super().__init__(client, tx, frame)
+        #: How many operations the handler is waiting for just now.
+        self.waiting = 0
+
+    def is_open_at(self, client: Transacting) -> bool:
+        """Whether it is this client's, and its handler has not returned."""
+        return self._client is client and self.frame in self.tx.frames
+
+    async def wait(self, future: asyncio.Future[None]) -> None:
+        """Wait for an operation, and let the same transaction call this client meanwhile.
+
+        Raises CallTimeout if nobody has ended the transaction when it must be over.
+        """
+        self.waiting += 1
+        self._client._take_turns()
+        try:
+            async with asyncio.timeout(PART_LIMIT_S) as limit:
+                await asyncio.shield(future)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CallTimeout(
+                f"waited {PART_LIMIT_S:g} s for an operation of {self.id} in vain"
+            ) from None
+        finally:
+            self.waiting -= 1
+
+
+class Transaction(Acting):
+    """A transaction of this client: enter it with `async with`, act, and leave it to commit.
+
+    Leaving raises TransactionAborted if it could not be committed. A block that raises aborts
+    the transaction, and the error goes on. It can also be ended inside, by `commit` or `abort`.
+    """
+
+    def __init__(self, client: Transacting, attempts: Attempts) -> None:
+        super().__init__(client, None, 0)
+        self._attempts = attempts
+
+    @property
+    def begun(self) -> bool:
+        return self._tx is not None
+
+    async def __aenter__(self) -> Self:
+        if self._tx is not None:
+            raise TransactionFinished(f"{self._tx.name} was entered already; begin another one")
+        self._tx = await self._attempts.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is not None:
+            await self._leave(error)
+            return isinstance(error, TransactionAborted) and self._attempts.goes_on(self.tx, error)
+        if self.tx.told:
+            return False  # It was ended inside, and the block knows how.
+        result = await self.commit()
+        if result.committed:
+            return False
+        aborted = result.error()
+        if self._attempts.goes_on(self.tx, aborted):
+            return True
+        raise aborted
+
+    async def commit(self, *, wait: Wait | None = None) -> Result:
+        """Commit the transaction, when all that was asked for is done; answers how it ended.
+
+        Raises TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self._client._commit_of(self.tx, wait or self._attempts.wait)
+
+    async def _leave(self, error: BaseException) -> None:
+        if self.tx.told or self.tx.result is not None:
+            return
+        reason = f"{type(error).__name__}: {error}"
+        # What ended the block says more than what could not be said because of it.
+        with contextlib.suppress(OverlayError):
+            if isinstance(error, Exception):
+                await self._client._abort_of(self.tx, reason)
+            else:  # Who is cancelled or interrupted does not wait.
+                self._client._ask_abort(self.tx, reason)
+
+
+class Attempts:
+    """A transaction to be: one attempt with `async with`, or several with `async for`.
+
+    async with client.transaction("d-tx") as tx: ...
+
+    async for tx in client.transaction("d-tx", retries=5):
+        async with tx: ...
+
+    The loop goes on after an attempt that was aborted by a conflict, while there are retries left,
+    and ends with the first other outcome. A later attempt is as old as the first, so that it wins
+    against younger transactions; after some losses its broker gives it precedence.
+    """
+
+    def __init__(
+        self,
+        client: Transacting,
+        engine: str,
+        *,
+        retries: int = 0,
+        wait: Wait = "decided",
+        **terms: Any,
+    ) -> None:
+        if not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries cannot be {retries!r}")
+        self._client = client
+        self._engine = engine
+        self._retries = retries
+        self._terms = terms
+        self.wait = check_wait(wait)
+        self._age = 0
+        self._losses = 0
+        self._again = True
+        self._attempt: Transaction | None = None
+
+    if not TYPE_CHECKING:  # Which finds such mistakes itself.
+
+        def __getattr__(self, name: str) -> Any:
+            raise not_entered(self, name)
+
+    # --- one attempt ---
+
+    async def __aenter__(self) -> Transaction:
+        if self._retries:
+            raise TypeError(
+                "a block cannot be run twice: for retries use `async for tx in "
+                "client.transaction(...)` and in it `async with tx` (in blocking code `for` and "
+                "`with`), or client.transact(function)"
+            )
+        if self._attempt is not None:
+            raise TransactionFinished("this transaction was entered already; begin another one")
+        self._attempt = Transaction(self._client, self)
+        return await self._attempt.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._attempt is not None
+        await self._attempt.__aexit__(kind, error, trace)
+
+    # --- several ---
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Transaction:
+        if self._attempt is not None and not self._attempt.begun:
+            raise TransactionError("an attempt has not begun: enter it with `async with tx`")
+        if not self._again:
+            raise StopAsyncIteration
+        if self._losses:
+            limit_s = min(BACKOFF_LIMIT_S, BACKOFF_S * 2**self._losses)
+            await asyncio.sleep(random.uniform(0, limit_s))
+        self._again = False
+        self._attempt = Transaction(self._client, self)
+        return self._attempt
+
+    async def begin(self) -> Tx:
+        """Begin the next attempt."""
+        return await self._client._begin(self._engine, age=self._age, **self._terms)
+
+    def goes_on(self, tx: Tx, error: TransactionAborted) -> bool:
+        """Whether another attempt follows one that has ended like this."""
+        self._age = tx.age or self._age
+        lost = error.tx == tx.name and error.code == CONFLICT
+        self._again = lost and self._losses < self._retries
+        self._losses += lost
+        return self._again
+
+
+def not_entered(attempts: object, name: str) -> AttributeError:
+    """What to tell who acts in a transaction to be, instead of in what entering it gives."""
+    text = f"{type(attempts).__name__!r} object has no attribute {name!r}"
+    if hasattr(Transaction, name):
+        text = f"the transaction has not begun: enter it, as in `with ... as tx`, and use tx.{name}"
+    return AttributeError(text)
+
+
+def as_payload(payload: bytes, json: Any) -> bytes:
+    """The payload, from bytes or JSON data.
+
+    Raises TypeError if there are both, or if the data is none.
+    """
+    if json is msgspec.UNSET:
+        return as_bytes(payload)
+    if payload:
+        raise TypeError("a publication has one payload: bytes, or json")
+    return msgspec.json.encode(json)
+
+
+def check_wait(wait: Wait) -> Wait:
+    if wait not in ("decided", "applied"):
+        raise ValueError(f"wait is 'decided' or 'applied', not {wait!r}")
+    return wait
+
+
+def _operations(after: Iterable[Op | Doing] | None) -> list[Op] | None:
+    if after is None:
+        return None
+    return [one.op if isinstance(one, Doing) else one for one in after]

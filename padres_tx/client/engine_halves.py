@@ -1,0 +1,255 @@
+"""The client's halves of transaction engines: how a client's transaction reaches its edge broker.
+
+An engine has one seat for each client. The dynamic one sends each operation as it comes, and lets
+the receivers of a tcm act; the static one gathers everything and sends one plan. The module of an
+engine names the half that it goes with, "dynamic" or "static", or brings a class of its own,
+derived from `Seat` (`padres_tx.engines`).
+
+A seat is pure, as all of `padres_tx.client.transactions` is, which checks the calls and keeps what
+all engines have in common.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import msgspec
+
+from overlay.errors import OverlayError, ProtocolError
+from overlay.messages import AnyMessage, ClientName
+from padres_tx import client_messages
+from padres_tx.client.holdings import Change
+from padres_tx.client.session import Event, Notification, Say
+from padres_tx.client.transactions import Applied, Did, Doubt, Terms, Transactions, Tx, Utter
+from padres_tx.client_messages import TxID, tx_text
+from padres_tx.static import Op, Plan
+
+
+class Seat(ABC):
+    """The client's half of an engine. Calls come checked; each answers with events."""
+
+    #: What `begin` takes beside a deadline.
+    options: ClassVar[tuple[str, ...]] = ()
+    #: Whether the coordinator gives everything at once, others' operations included.
+    is_static: ClassVar[bool] = False
+    #: Whether `Drained` follows a commit.
+    drains: ClassVar[bool] = False
+    #: Whether brokers remember outcomes, and answer `client_messages.AskOutcome`.
+    remembers: ClassVar[bool] = False
+    #: Whether answers from the client's own state are told to its broker (`padres_tx.looks`).
+    reads: ClassVar[bool] = False
+
+    def __init__(self, engine: str, transactions: Transactions) -> None:
+        self.engine = engine
+        self.transactions = transactions
+        self.session = transactions.session
+
+    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+        return Tx(id, self, coordinator=coordinator)
+
+    @abstractmethod
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]: ...
+
+    @abstractmethod
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]: ...
+
+    @abstractmethod
+    def commit(self, tx: Tx) -> list[Event]: ...
+
+    @abstractmethod
+    def abort(self, tx: Tx, reason: str) -> list[Event]: ...
+
+    @abstractmethod
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]: ...
+
+    @abstractmethod
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]: ...
+
+    def receive(self, body: msgspec.Raw) -> list[Event]:
+        """Take a message of the engine's half at the edge broker. Raises ProtocolError."""
+        raise ProtocolError(f"{self.engine} has nothing to say to a client")
+
+    def wake(self, tx: Tx) -> list[Event]:
+        raise AssertionError(f"{self.engine} did not ask to be woken")
+
+    def answered(self, req: int, error: OverlayError | None) -> list[Event]:
+        return []
+
+    def notified(self, name: str, notification: Notification) -> list[Event] | None:
+        return None
+
+
+class BrokerSeat(Seat):
+    """What engines that are decided at a broker have in common."""
+
+    remembers = True
+
+    def abort(self, tx: Tx, reason: str) -> list[Event]:
+        return [self.say(client_messages.Abort(tx.id, reason))]
+
+    def receive(self, body: msgspec.Raw) -> list[Event]:
+        message = client_messages.to_client.decode(body)
+        match message:
+            case client_messages.Ended():
+                return self._ended(message)
+            case client_messages.Applied():
+                return [Applied(tx_text(message.tx))]
+            case client_messages.Drained():
+                return self.transactions.drained(message.tx)
+            case client_messages.InDoubt():
+                return [Doubt(tx_text(message.tx), message.awaited, message.reason)]
+            case client_messages.Outcome():
+                return self.transactions.questions.told(self.engine, message)
+        return self.told(message)
+
+    def told(self, message: client_messages.ToClient) -> list[Event]:
+        """Take a message that is not about the end. Raises ProtocolError."""
+        raise ProtocolError(f"{self.engine} tells no client {type(message).__name__}")
+
+    def _ended(self, ended: client_messages.Ended) -> list[Event]:
+        if ended.code in ("unknown", "foreign", "finished"):
+            return []  # It answers what was said too late; the decision was told, or comes.
+        tx = self.transactions.get(ended.tx)
+        if tx is None:
+            # Somebody else's, of which only publications have come, or words on our behalf.
+            tx = self.new(ended.tx, coordinator=False)
+            self.transactions.add(tx)
+        changes = [Change(*effective) for effective in ended.words]
+        return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
+
+    def say(self, message: client_messages.FromClient) -> Say:
+        return Say(self.message(message))
+
+    def message(self, message: client_messages.FromClient) -> AnyMessage:
+        return client_messages.engine_message(
+            self.engine, client_messages.from_client.encode(message)
+        )
+
+
+class DynamicSeat(BrokerSeat):
+    """Each operation goes out as it comes; receivers of a tcm decide for themselves what to do."""
+
+    drains = True
+    reads = True
+
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+        return [self.say(client_messages.Begin(tx.id, terms.deadline_s, terms.age))]
+
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+        self.transactions.start(tx, number, op)
+        self.transactions.listen(tx, number, op, callback)
+        step = client_messages.Step(
+            self.session.name,
+            op.kind,
+            op.filter,
+            op.point,
+            op.payload,
+            number,
+            receivers=op.to or (),
+            events=op.events,
+        )
+        held = self.transactions.held_outside(op)
+        operate = client_messages.Operate(tx.id, frame, number, step, held)
+        return [*self._looks(tx, frame), Utter(tx, number, self.message(operate))]
+
+    def commit(self, tx: Tx) -> list[Event]:
+        return [*self._looks(tx, 0), self.say(client_messages.Commit(tx.id))]
+
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+        return [*self._looks(tx, frame), self.say(client_messages.Finish(tx.id, frame, error))]
+
+    def _looks(self, tx: Tx, frame: int) -> list[Event]:
+        return [Utter(tx, 0, self.message(look)) for look in tx.looks.take(frame)]
+
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        if not number:  # A look that nobody can validate.
+            return [self.say(client_messages.Abort(tx.id, str(error)))]
+        self.transactions.over(tx, number)
+        self.session.withdraw(tx.id, number)
+        tx.said = [said for said in tx.said if said.number != number]
+        return [Did(tx, number, error)]
+
+    def told(self, message: client_messages.ToClient) -> list[Event]:
+        match message:
+            case client_messages.Began():
+                self._open(message.tx).age = message.age
+                return []
+            case client_messages.Operated():
+                tx = self._open(message.tx)
+                if message.number not in tx.under_way:
+                    raise ProtocolError(f"{tx.name} has no operation {message.number} under way")
+                self.transactions.over(tx, message.number)
+                return [Did(tx, message.number)]
+            case client_messages.Tcm():
+                return self._tcm(message)
+        return super().told(message)
+
+    def _tcm(self, tcm: client_messages.Tcm) -> list[Event]:
+        tx = self.transactions.get(tcm.tx)
+        if tx is None:
+            tx = self.new(tcm.tx, coordinator=False)
+            self.transactions.add(tx)
+        elif tx.state == "ended" or tcm.frame in tx.frames:
+            raise ProtocolError(f"{tx.name} opens frame {tcm.frame} when it cannot")
+        publisher = ClientName(tcm.publisher)
+        notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload, life=tcm.life)
+        return self.transactions.call(tx, tcm.frame, notification)
+
+    def _open(self, id: TxID) -> Tx:
+        tx = self.transactions.get(id)
+        if tx is None or tx.state == "ended":
+            raise ProtocolError(f"{tx_text(id)} is not open at {self.session.name}")
+        return tx
+
+
+class StaticTx(Tx):
+    """A transaction that is gathered first."""
+
+    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
+        super().__init__(id, seat, coordinator=coordinator)
+        self.plan = Plan(id[0])
+
+
+class StaticSeat(BrokerSeat):
+    """Everything is gathered here, and goes out as one plan when the commit is asked for.
+
+    Those who take part are only told the outcome: their edge brokers have acted for them.
+    """
+
+    is_static = True
+
+    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+        return StaticTx(id, self, coordinator=coordinator)
+
+    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+        return []
+
+    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+        assert isinstance(tx, StaticTx)
+        tx.plan.add(op, number)
+        self.transactions.listen(tx, number, op, callback)
+        return []
+
+    def commit(self, tx: Tx) -> list[Event]:
+        assert isinstance(tx, StaticTx)
+        if not len(tx.plan):
+            return [*self.transactions.end(tx, True), Applied(tx.name)]
+        submit = client_messages.Submit(tx.id, tx.deadline_s, tx.plan.steps(self.session.number))
+        return [Utter(tx, 0, self.message(submit))]
+
+    def abort(self, tx: Tx, reason: str) -> list[Event]:
+        if tx.state == "committing":
+            return super().abort(tx, reason)
+        # Nobody else knows of it yet.
+        return self.transactions.end(tx, False, "aborted", reason or f"{tx.id[0]} aborted it")
+
+    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+        raise AssertionError("a static transaction calls nobody")
+
+    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+        return self.transactions.end(tx, False, error.code, str(error))
+
+
+#: The halves that an engine can go with by name.
+HALVES: dict[Any, type[Seat]] = {"dynamic": DynamicSeat, "static": StaticSeat}

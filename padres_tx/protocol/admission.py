@@ -1,0 +1,137 @@
+"""Working out, at an edge broker, what a plan changes on behalf of a client.
+
+The steps of a static transaction are admitted before any of them is carried out, so each is judged
+on what the client holds now and what the steps before it will have changed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from overlay.broker.core import Broker
+from overlay.errors import NotAdvertised, OperationError
+from overlay.filters import Filter, check_point
+from overlay.messages import Hop, Operation
+from overlay.notation import format_publication
+from overlay.tables.last_word import reaches, settle
+from overlay.tables.routing import not_held
+from overlay.tables.space import Entry, Space
+from padres_tx.client_messages import Step
+from padres_tx.protocol.compensation import Undo
+
+
+class Conflict(OperationError):
+    """Another undecided transaction uses the same words of a client."""
+
+    code = "conflict"
+
+
+class ClientWords:
+    """What one client holds, with the steps of a plan that come before."""
+
+    def __init__(self, broker: Broker, hop: Hop) -> None:
+        self._broker = broker
+        self._hop = hop
+        self._client = hop[1:]
+        #: By table: the steps that will be kept, and the numbers of what will be gone.
+        self._planned = {"sub": Space(), "adv": Space()}
+        self._gone: dict[str, set[int]] = {"sub": set(), "adv": set()}
+        #: How many entries were looked at.
+        self.looked_at = 0
+
+    def say(self, step: Step) -> Undo:
+        """The operation that a step comes to. Raises NotHeld."""
+        assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
+        table = "sub" if step.kind in ("sub", "usub") else "adv"
+        seq = self._broker.next_number(self._hop)
+        operation = Operation(0, step.kind, self._client, seq, step.filter, events=step.events)
+        near = self._near(table, step.filter)
+        if not operation.positive and not _holds(near, step.filter):
+            raise not_held(operation)
+        settled = settle(lambda f: self._near(table, f), step.filter, operation.positive)
+        operation = msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
+        gone = set(settled.drop)
+        dropped = [entry for entry in near if entry.seq in gone]
+        self._gone[table] |= gone
+        planned = self._planned[table]
+        for entry in dropped:
+            if entry in planned:
+                planned.remove(entry)
+        if settled.store:
+            planned.add(Entry(operation, self._hop))
+        return Undo(self._hop, operation, dropped)
+
+    def check_publication(self, step: Step) -> None:
+        """Raises NotAdvertised or FilterError."""
+        point = check_point(step.point)
+        last = self._last("adv", point)
+        if last is None or not last.positive:
+            text = format_publication(point)
+            raise NotAdvertised(f"{self._client} has not advertised {text}")
+
+    def check_hears(self, step: Step) -> None:
+        """Raises OperationError if a tcm does not reach the client."""
+        point = check_point(step.point)
+        last = self._last("sub", point)
+        text = format_publication(point)
+        if last is None or not last.positive:
+            raise Unheard(f"{self._client} does not receive the tcm {text}")
+        if last.events:
+            raise Unheard(f"{self._client} is subscribed to the tcm {text} for events only")
+
+    def _near(self, table: str, filter: Filter) -> list[Entry]:
+        view = self._broker.versions.view()
+        gone = self._gone[table]
+        space = self._broker.routing.space(table, self._hop)
+        present = space.overlapping_of(self._client, filter, view)
+        planned = self._planned[table].overlapping(filter)
+        self.looked_at += len(present) + len(planned)
+        return [entry for entry in present if entry.seq not in gone] + planned
+
+    def _last(self, table: str, point: Any) -> Entry | None:
+        """The client's last word on a point."""
+        return max(
+            (e for e in self._near(table, Filter(point)) if e.filter.matches(point)),
+            key=lambda entry: entry.seq,
+            default=None,
+        )
+
+
+def _holds(near: list[Entry], filter: Filter) -> bool:
+    holes = [entry for entry in near if not entry.positive]
+    return any(entry.positive and reaches(entry, filter, holes) for entry in near)
+
+
+class Unheard(OperationError):
+    """A tcm does not reach a client that is to act on it."""
+
+    code = "unheard"
+
+
+def in_order(steps: Iterable[Step]) -> list[int] | None:
+    """The positions of the steps, each after those it depends on; None if there is no order.
+
+    Whoever may go first in the plan does. A broker does nothing else meanwhile, so the time must
+    not grow faster than the plan.
+    """
+    waits = {at: set(step.after) for at, step in enumerate(steps)}
+    waiting_for: dict[int, list[int]] = {at: [] for at in waits}
+    for at, before in waits.items():
+        for other in before:
+            if other not in waits:
+                return None
+            waiting_for[other].append(at)
+    ready = [at for at, before in waits.items() if not before]
+    order: list[int] = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for other in waiting_for[at]:
+            waits[other].discard(at)
+            if not waits[other]:
+                heapq.heappush(ready, other)
+    return order if len(order) == len(waits) else None

@@ -1,0 +1,35 @@
+"""What brokers say to each other about transactions, whatever the engine.
+
+Each engine has messages of its own (`padres_tx.protocol.dynamic_messages`,
+`padres_tx.protocol.static_state`). These two are the same for all: a broker that does not know how
+a transaction has ended asks its neighbours (`padres_tx.protocol.questions`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from overlay.wire.codec import StructCodec
+from padres_tx.client_messages import Standing, TxID
+
+
+class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what brokers say to each other about a transaction."""
+
+
+class Ask(Between, frozen=True, array_like=True, gc=False, tag=61):
+    """How has this transaction ended? Answered by `Answer`, once."""
+
+    tx: TxID
+
+
+class Answer(Between, frozen=True, array_like=True, gc=False, tag=62):
+    """What is known behind the sender: "unknown" if no broker there knows the decision."""
+
+    tx: TxID
+    status: Standing
+    code: str = ""
+    reason: str = ""
+
+
+asking: StructCodec[Ask | Answer] = StructCodec(Ask | Answer)

@@ -1,0 +1,109 @@
+"""What brokers say to each other about dynamic transactions (D-TX and D-TX-NI).
+
+`padres_tx.protocol.dynamic` and `padres_tx.protocol.two_phase` explain the protocol that these make
+up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from overlay.messages import Operation, Pub
+from overlay.wire.codec import StructCodec
+from padres_tx.client_messages import FromClient, TxID
+from padres_tx.protocol.broker_messages import Answer, Ask, Between
+
+
+class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
+    tx: TxID
+    age: int
+    #: What the coordinator's edge broker has voted for and does not know decided: it is not in the
+    #: snapshot.
+    undecided: tuple[TxID, ...] = ()
+    #: What is left of its deadline; a broker that is cut off acts on it by itself. 0: nothing.
+    deadline_s: float = 0.0
+
+
+class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
+    tx: TxID
+    #: Answered by Acked with this number; 0 if nobody waits for an answer.
+    req: int
+    operation: Operation | None = None
+    pub: Pub | None = None
+    tcm: bool = False
+    #: The clients behind the receiver that a tcm has to reach, and only these; empty for all.
+    to: tuple[str, ...] = ()
+
+
+class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
+    tx: TxID
+    req: int
+    #: How many clients have finished what a tcm asked of them.
+    receivers: int = 0
+
+
+class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
+    tx: TxID
+
+
+class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
+    tx: TxID
+    code: str = ""
+    reason: str = ""
+    #: The client whose transaction or operation it has lost to, if one is known.
+    to: str = ""
+
+
+class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
+    tx: TxID
+    committed: bool
+    code: str = ""
+    reason: str = ""
+    to: str = ""
+
+
+class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
+    tx: TxID
+
+
+class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
+    tx: TxID
+
+
+class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
+    tx: TxID
+    code: str
+    reason: str
+    to: str = ""
+
+
+class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
+    """Give way to this transaction, which is about to begin; answered by Fenced."""
+
+    tx: TxID
+    age: int
+    #: As in Init.
+    deadline_s: float = 0.0
+
+
+class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
+    tx: TxID
+
+
+AnyBetween: TypeAlias = (
+    Init
+    | Op
+    | Acked
+    | Prepare
+    | Vote
+    | Decide
+    | Decided
+    | Forget
+    | Doom
+    | Fence
+    | Fenced
+    | Ask
+    | Answer
+)
+
+codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)

@@ -1,0 +1,387 @@
+"""From a submitted plan to the vote: how a broker reads a static transaction, and admits it.
+
+The first half of S-TX at one broker; what is done with the decision is in `padres_tx.engines.s_tx`,
+which explains both. A plan is read, and the steps of this broker's clients are admitted, slice by
+slice (`overlay.broker.turns`): each slice goes on where the one before has ended, and a short plan
+takes one, in the turn in which it came.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import msgspec
+
+from overlay.broker.core import Broker
+from overlay.broker.turns import Worked
+from overlay.effects import CancelTimer, Effect, Send, SetTimer
+from overlay.errors import FilterError, OperationError, ProtocolError
+from overlay.messages import ClientName, Hop, Operation, client_hop, is_client
+from padres_tx.client_messages import (
+    DEADLINE_LIMIT_S,
+    DEPENDENCY_LIMIT,
+    STEP_LIMIT,
+    TX_LIMIT,
+    Ended,
+    Step,
+    ToClient,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
+from padres_tx.protocol import static_state
+from padres_tx.protocol.admission import ClientWords, Conflict, in_order
+from padres_tx.protocol.compensation import Reservations, Undo, reserved_by_others
+from padres_tx.protocol.outcomes import REUSED, Outcomes
+from padres_tx.protocol.static_state import (
+    Admitted,
+    AnyBetween,
+    Decide,
+    Preparation,
+    Refusal,
+    Tx,
+    UnreadPlan,
+    UnreadSubmit,
+)
+from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
+
+#: Attributes that the filters and points of one plan may name, and receivers of its tcms, ten for
+#: each of the most steps: a client is told all of its filters at once, which takes some
+#: microseconds for each attribute.
+ATTRIBUTE_LIMIT = 10 * STEP_LIMIT
+
+#: Attributes of a step that take as long to decode as one unit of work.
+ATTRIBUTES_PER_UNIT = 4
+
+#: What it takes to admit a step that meets nothing: it enters three indexes and two footprints.
+ADMISSION_UNITS = 2
+
+#: Operations that wait, through which a step has to be compared, that take as long as one unit.
+WAITING_PER_UNIT = 50
+
+#: Publications that an edge broker makes for a client are numbered from here on: no client will
+#: ever have published so much itself.
+PLANNED = 1 << 48
+
+
+class Planning(ABC):
+    """Static transactions at one broker, up to the vote."""
+
+    name: ClassVar[str]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.txs: dict[TxID, Tx] = {}
+        #: What was admitted for clients of this broker and is not carried out yet.
+        self.reserved = Reservations()
+        #: Those whose steps are being admitted here, slice by slice.
+        self._admitting: dict[TxID, Tx] = {}
+        self.ended = Outcomes()
+
+    @abstractmethod
+    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Take the decision, and pass it on."""
+
+    @abstractmethod
+    def _carry_on(self, tx: Tx, now: float) -> list[Effect]:
+        """Carry out what can be, if it is committed and all its steps are known."""
+
+    def _submit(self, source: Hop, submit: UnreadSubmit, now: float) -> list[Effect]:
+        client = source[1:]
+        if submit.tx[:2] != (client, self.broker.life_of(source)) or submit.tx in self.txs:
+            raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
+        reason = ""
+        if self.ended.get(submit.tx, now) is not None:
+            reason = REUSED
+        elif len(self.txs) >= TX_LIMIT:
+            reason = f"{self.broker.name} knows {TX_LIMIT} transactions already"
+        elif not submit.steps or len(submit.steps) > STEP_LIMIT:
+            reason = f"a static transaction has 1 to {STEP_LIMIT} operations"
+        elif not 0 < submit.deadline_s <= DEADLINE_LIMIT_S:
+            reason = f"a deadline is at most {DEADLINE_LIMIT_S:g} s"
+        if reason:
+            return [self._tell(source, Ended(submit.tx, False, "refused", reason))]
+        edges = {client: str(self.broker.name)}
+        tx = self._new(submit.tx, submit.steps, edges, submit.deadline_s, source, now)
+        timer = SetTimer(f"{self.name}/{tx_text(tx.id)}", submit.deadline_s)
+        return [timer, *self._begin(tx, now)]
+
+    def _plan(self, source: Hop, plan: UnreadPlan, now: float) -> list[Effect]:
+        if not 0 < len(plan.steps) <= STEP_LIMIT:
+            raise ProtocolError(f"{source} sent a plan of {len(plan.steps)} steps")
+        if not 0 <= plan.deadline_s <= DEADLINE_LIMIT_S or plan.tx[0] not in plan.edges:
+            raise ProtocolError(f"{source} has no such plan to forward: {tx_text(plan.tx)}")
+        tx = self._new(plan.tx, plan.steps, plan.edges, plan.deadline_s, source, now)
+        effects = self._announce(tx, now)
+        return effects + self._begin(tx, now)
+
+    def _new(
+        self,
+        tx_id: TxID,
+        steps: tuple[msgspec.Raw, ...],
+        edges: dict[str, str],
+        deadline_s: float,
+        source: Hop,
+        now: float,
+    ) -> Tx:
+        long = len(steps) > self.broker.slice
+        tx = Tx(tx_id, steps, edges, source, now, long=long, deadline_s=deadline_s)
+        self.txs[tx_id] = tx
+        return tx
+
+    def _begin(self, tx: Tx, now: float) -> list[Effect]:
+        """Do the first slice of reading and admitting a plan.
+
+        Raises ProtocolError if it cannot be read.
+        """
+        worked = self._prepare(tx, now)
+        if not worked.more:
+            return worked.effects
+        return worked.effects + self.broker.later(self.name, Preparation(tx))
+
+    def _prepare(self, tx: Tx, now: float) -> Worked:
+        """Read some steps of a plan; when all are read, admit some of this broker's clients.
+
+        Raises ProtocolError if it cannot be read; it is not known here then.
+        """
+        if self.txs.get(tx.id) is not tx or tx.status == "aborted":
+            return Worked([])  # Nobody has to know its steps any more.
+        units = 0
+        while len(tx.steps) < len(tx.unread):
+            if units >= self.broker.slice:
+                return Worked([], units, True)
+            units += self._read(tx)
+        effects: list[Effect] = []
+        if not tx.order:
+            effects += self._have_read(tx, now)
+        if tx.words is None or not tx.open:
+            return Worked(effects, units)
+        if units >= self.broker.slice:
+            return Worked(effects, units, True)
+        admitted = self._admit(tx, units, now)
+        return admitted._replace(effects=effects + admitted.effects)
+
+    def _read(self, tx: Tx) -> int:
+        """Decode the next step. Returns the units that it took."""
+        try:
+            step = static_state.steps.decode(tx.unread[len(tx.steps)])
+        except ProtocolError:
+            del self.txs[tx.id]
+            raise
+        named = len(step.filter.predicates) if step.filter is not None else 0
+        named += len(step.point) if step.point is not None else 0
+        named += len(step.receivers)
+        tx.steps.append(step)
+        tx.attributes += named
+        if tx.attributes > ATTRIBUTE_LIMIT:
+            tx.unread = tx.unread[: len(tx.steps)]  # No more need be read of what is refused.
+        return 1 + named // ATTRIBUTES_PER_UNIT
+
+    def _have_read(self, tx: Tx, now: float) -> list[Effect]:
+        """All steps are known: put them in order; a client's plan is announced now."""
+        order: list[int] = []
+        reason = self._impossible(tx)
+        if not reason:
+            found = in_order(tx.steps)
+            if found is None:
+                reason = (
+                    "the operations depend on each other in a circle, or on one that is not there"
+                )
+            else:
+                order = found
+        if reason:
+            del self.txs[tx.id]
+            if not tx.at_edge:
+                raise ProtocolError(f"{tx.upstream} sent a plan that cannot be: {reason}")
+            return self._not_begun(tx, Refusal("refused", reason))
+        tx.order = order
+        if not tx.at_edge:
+            return []
+        asked = [name for step in tx.steps for name in (step.client, *step.receivers)]
+        clients = dict.fromkeys([*tx.edges, *asked])
+        unknown = [name for name in clients if ClientName(name) not in self.routing.crt]
+        if unknown:
+            del self.txs[tx.id]
+            return self._not_begun(tx, Refusal("left", f"{', '.join(unknown)} not connected"))
+        tx.edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
+        return self._announce(tx, now)
+
+    def _not_begun(self, tx: Tx, refusal: Refusal) -> list[Effect]:
+        """Tell the coordinator that its plan is not begun; nobody else knows of it."""
+        timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
+        return [timer, self._tell(tx.upstream, Ended(tx.id, False, *refusal))]
+
+    @staticmethod
+    def _impossible(tx: Tx) -> str:
+        """Why a plan cannot be carried out, if so."""
+        if tx.attributes > ATTRIBUTE_LIMIT:
+            return (
+                f"the filters and points of a plan, and the receivers of its tcms, name at most "
+                f"{ATTRIBUTE_LIMIT} attributes or clients"
+            )
+        if sum(len(step.after) for step in tx.steps) > DEPENDENCY_LIMIT:
+            return f"the operations of a plan name at most {DEPENDENCY_LIMIT} that come before"
+        for step in tx.steps:
+            if (step.filter is None) == (step.kind not in ("pub", "tcm")):
+                return f"a {step.kind} of {step.client} without what it is about"
+            if step.kind == "tcm" and not step.receivers:
+                return "a tcm in a static transaction names the clients that act on it"
+        return ""
+
+    def _announce(self, tx: Tx, now: float) -> list[Effect]:
+        """Send a plan over its span, and see whether this broker has something to admit."""
+        homes = {name: self.routing.crt.get(ClientName(name)) for name in tx.edges}
+        span = {home.hop for home in homes.values() if home and not is_client(home.hop)}
+        if not tx.at_edge:
+            span.add(tx.upstream)
+        tx.span = tuple(hop for hop in self.routing.neighbours if hop in span)
+        tx.unanswered = set(tx.edges.values())
+        effects = self._trace("begin", tx, now)
+        plan = UnreadPlan(tx.id, tx.unread, tx.edges, tx.deadline_s)
+        effects += self._send(self._beyond(tx, tx.upstream), plan)
+        if tx.deadline_s and not tx.at_edge and self.broker.name in tx.edges.values():
+            delay_s = tx.deadline_s + OVERDUE_AFTER_S
+            effects.append(SetTimer(f"{self.name}/{tx_text(tx.id)}", delay_s))
+        moved = [
+            client
+            for client, home in homes.items()
+            if home is None
+            or home.edge != tx.edges[client]
+            or (is_client(home.hop) and not self.broker.is_here(home.hop))
+        ]
+        if moved:
+            refusal = Refusal("left", f"{', '.join(sorted(moved))} not connected")
+            return effects + self._refuse(tx, refusal, now)
+        name = self.broker.name
+        here = [client for client, edge in tx.edges.items() if edge == name]
+        if here:
+            tx.words = {c: ClientWords(self.broker, client_hop(c)) for c in here}
+            self._admitting[tx.id] = tx
+        return effects
+
+    def _refuse(self, tx: Tx, refusal: Refusal, now: float) -> list[Effect]:
+        """Vote no on behalf of this broker's clients."""
+        self._stop_admitting(tx)
+        self.reserved.release(tx.id)
+        answer = Admitted(tx.id, self.broker.name, {}, {}, *refusal)
+        return self._admitted(Hop(""), answer, now)
+
+    def _stop_admitting(self, tx: Tx) -> None:
+        tx.words = None
+        self._admitting.pop(tx.id, None)
+
+    def _admit(self, tx: Tx, units: int, now: float) -> Worked:
+        """Work out, on behalf of this broker's clients, what some of their steps change."""
+        operations: dict[int, Operation] = {}
+        numbers: dict[int, tuple[int, int]] = {}
+        try:
+            while tx.admitted < len(tx.order) and units < self.broker.slice:
+                at = tx.order[tx.admitted]
+                tx.admitted += 1
+                units += self._admit_step(tx, at, operations, numbers)
+        except (OperationError, FilterError) as error:
+            return Worked(self._refuse(tx, Refusal(error.code, str(error)), now), units)
+        more = tx.admitted < len(tx.order)
+        if not more:
+            self._stop_admitting(tx)
+        elif not (operations or numbers):
+            return Worked([], units, more)
+        part = Admitted(tx.id, self.broker.name, operations, numbers, more=more)
+        return Worked(self._admitted(Hop(""), part, now), units, more)
+
+    def _admit_step(
+        self, tx: Tx, at: int, operations: dict[int, Operation], numbers: dict[int, tuple[int, int]]
+    ) -> int:
+        """Work out what one step changes. Returns the units that it took.
+
+        Raises OperationError or FilterError.
+        """
+        step, units = tx.steps[at], ADMISSION_UNITS
+        assert tx.words is not None
+        if (words := tx.words.get(step.client)) is not None:
+            if step.kind not in ("pub", "tcm"):
+                undo = words.say(step)
+                self._check_free(tx, undo)
+                self.reserved.add(tx.id, undo)
+                tx.own_footprint.operation(undo.operation)
+                operations[at] = undo.operation
+                units += self.broker.count_waiting(undo.source) // WAITING_PER_UNIT
+            else:
+                words.check_publication(step)
+                numbers[at] = self._numbered(tx, step)
+        for receiver in step.receivers:
+            if receiver in tx.words:
+                tx.words[receiver].check_hears(step)
+                units += 1
+        if words is not None:
+            units += words.looked_at
+            words.looked_at = 0
+        return units
+
+    def _numbered(self, tx: Tx, step: Step) -> tuple[int, int]:
+        """The life and number of a publication: only its own client knows which come next there."""
+        hop = client_hop(step.client)
+        own = step.seq if step.client == tx.id[0] else 0
+        return self.broker.life_of(hop), own or PLANNED + self.broker.next_number(hop)
+
+    def _check_free(self, tx: Tx, undo: Undo) -> None:
+        """Raises OperationError if somebody undecided uses the same words."""
+        client = undo.operation.client
+        other = reserved_by_others(self.broker, tx.id, undo.operation)
+        if other is not None:
+            raise Conflict(f"{client} uses the same part in {tx_text(other)}")
+        if any(undo.concerns(before) for before in self.broker.said_before(undo.source)):
+            # It gets its number when it is done, later than what is admitted now, but comes first.
+            raise Conflict(f"an operation of {client} on the same part has to wait")
+        for name, engine in self.broker.engines.items():
+            if name == self.name:
+                continue
+            if engine.holds(undo.source, undo.operation):
+                raise Conflict(f"an undecided {name} transaction concerns the same part")
+            if engine.reserves(undo.source, undo.operation):
+                raise Conflict(f"a {name} transaction has precedence after many losses")
+
+    def _admitted(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
+        tx = self.txs.get(admitted.tx)
+        if tx is None or not tx.open:
+            return []
+        tx.operations.update(admitted.operations)
+        tx.numbers.update(admitted.numbers)
+        for operation in admitted.operations.values():
+            tx.footprint.operation(operation)
+            tx.entries.update((operation.client, seq) for seq in (operation.seq, *operation.drop))
+        if not admitted.more:
+            tx.unanswered.discard(admitted.edge)
+        effects = self._send(self._beyond(tx, source), admitted)
+        if tx.at_edge and (admitted.code or not tx.unanswered):
+            decide = Decide(tx.id, not admitted.code, admitted.code, admitted.reason)
+            effects += self._spread(tx, decide, now)
+        return effects
+
+    # --- small things ---
+
+    def _beyond(self, tx: Tx, source: Hop) -> tuple[Hop, ...]:
+        """The neighbours in the span on the far side from the source."""
+        return tuple(hop for hop in tx.span if hop != source)
+
+    def _send(self, hops: tuple[Hop, ...], message: AnyBetween | UnreadPlan) -> list[Effect]:
+        if not hops:
+            return []
+        return [Send(hops, engine_message(self.name, static_state.unread.encode(message)))]
+
+    def _tell(self, hop: Hop, message: ToClient) -> Effect:
+        return Send((hop,), engine_message(self.name, to_client.encode(message)))
+
+    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+        if not self.broker.trace:
+            return []
+        outcome = {"finished": "committed", "planned": ""}.get(tx.status, tx.status)
+        name = tx_text(tx.id)
+        return [
+            self.broker.record(
+                kind, now, None, tx.upstream, tx.span, tx=name, engine=self.name, outcome=outcome
+            )
+        ]

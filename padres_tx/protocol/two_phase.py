@@ -1,0 +1,446 @@
+"""One decision for all brokers: the commit protocol of dynamic transactions (Algorithm 3).
+
+The coordinator's edge broker asks for votes and owns the decision:
+
+    Prepare   floods, and every broker votes; Vote converges. A no goes on at once, a yes when all
+              behind the broker have said so.
+    Decide    floods; each broker makes the changes count or undoes them, hands over the
+              publications of a commit and tells its clients. Decided converges, and then Forget
+              floods: nobody needs the state before.
+    Doom      goes to the coordinator's edge at any time: this transaction cannot be carried out.
+
+A broker that was restarted knows nothing of a transaction: it votes no, and has no objection to
+any decision.
+
+**A side that is cut off.** Every broker knows the deadline. The coordinator's edge broker aborts
+then what is not decided, so as a rule its decision comes first. Where it does not come, because a
+link or a broker on the way is down, a broker waits OVERDUE_AFTER_S more and then acts by itself:
+
+    Before its yes it aborts the transaction, for itself and all behind it, and sends Doom. There is
+    still one outcome. A commit needs the yes of every broker (`_answer`: the edge decides when no
+    vote is awaited, and a broker says yes when it has one from all behind it). This broker has not
+    said yes, and will not: the transaction is closed here, and Prepare finds it so. So every other
+    decision is an abort, too: by Doom, by the deadline, or because the edge broker has gone. Those
+    behind have this broker as their only way to the coordinator, and take its word as ever, whether
+    they had said yes or not. When the decision comes after all, it is only acknowledged.
+
+    After its yes it may not: the others may have committed. It tells its clients (InDoubt) which
+    broker they wait for, and waits. Nothing but the decision ends that, or a neighbour that has
+    lost its memory.
+
+None of this depends on clocks: an early or late deadline costs an abort and never an outcome. An
+engine without votes says what binds it instead (`is_bound`).
+
+Each broker remembers for a while how transactions have ended (`padres_tx.protocol.outcomes`), and
+answers those who ask (`padres_tx.protocol.questions`).
+
+How operations come about and who waits for them is not known here (`padres_tx.protocol.dynamic`),
+nor how a broker judges, or what makes changes count (the engines).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from overlay.broker.core import Broker
+from overlay.broker.requests import Tasks
+from overlay.effects import CancelTimer, Effect, Send, SetTimer
+from overlay.errors import ProtocolError
+from overlay.messages import ClientName, Hop
+from padres_tx.client_messages import (
+    DEADLINE_LIMIT_S,
+    Applied,
+    AskOutcome,
+    Drained,
+    Ended,
+    InDoubt,
+    ToClient,
+    TxID,
+    engine_message,
+    to_client,
+    tx_text,
+)
+from padres_tx.protocol import inspection
+from padres_tx.protocol.broker_messages import Answer, Ask
+from padres_tx.protocol.dynamic_messages import (
+    AnyBetween,
+    Decide,
+    Decided,
+    Doom,
+    Forget,
+    Prepare,
+    Vote,
+    codec,
+)
+from padres_tx.protocol.dynamic_state import YES, Tx, Verdict
+from padres_tx.protocol.outcomes import EndedTx, Outcomes
+from padres_tx.protocol.questions import Questions
+
+#: How long after a deadline brokers act on it that do not decide: the decision of the one that
+#: does, which it makes at the deadline, comes first unless the way is cut or very slow.
+OVERDUE_AFTER_S = 1.0
+
+#: The vote of a broker that has sent Doom, which says why.
+DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
+
+
+class TwoPhaseCommit(ABC):
+    """The votes and the decision at one broker; see the module's docstring."""
+
+    name: ClassVar[str]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.routing = broker.routing
+        self.txs: dict[TxID, Tx] = {}
+        #: Those that were asked for their votes and are not decided here.
+        self.preparing: dict[TxID, Tx] = {}
+        self.ended = Outcomes()
+        self.questions = Questions(self)
+        #: Who takes which message; an engine adds its own.
+        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+            Prepare: self._asked_to_vote,
+            Vote: self._vote,
+            Decide: self._decide_here,
+            Decided: self._decided,
+            Forget: self._forget,
+            Doom: self._doomed,
+            Ask: self._asked,
+            Answer: self._answered,
+            AskOutcome: self._asked,
+        }
+
+    # --- what an engine decides (isolation) ---
+
+    @abstractmethod
+    def judge(self, tx: Tx) -> Verdict | None:
+        """This broker's vote, or None to look again after the next decision."""
+
+    @abstractmethod
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        """The decision has come: make the changes count, or undo them."""
+
+    def voted_yes(self, tx: Tx) -> None:
+        """This broker sends its yes, and those behind it have: others may commit from now on."""
+        return
+
+    @abstractmethod
+    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+        """This broker, the coordinator's edge, has decided."""
+
+    def forgotten(self, tx: Tx) -> list[Effect]:
+        """Every broker has the decision."""
+        del self.txs[tx.id]
+        return []
+
+    def is_bound(self, tx: Tx) -> bool:
+        """Whether others may commit without any further word from this broker."""
+        return tx.voted and tx.verdict == YES
+
+    def something_decided(self, now: float) -> list[Effect]:
+        """A transaction was decided here, of whichever engine, and what it held up is released."""
+        return []
+
+    def released(self, now: float) -> list[Effect]:
+        return self.something_decided(now)
+
+    # --- preparing ---
+
+    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+        """The coordinator wants the commit and all operations are done: ask for the votes."""
+        return self._prepare(tx.upstream, Prepare(tx.id), now)
+
+    def _asked_to_vote(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self.txs.get(prepare.tx)
+        if tx is None or tx.upstream != source:
+            # This broker was restarted since it began.
+            return self.send((source,), Vote(prepare.tx, "broker", f"{self.broker.name} forgot it"))
+        return self._prepare(source, prepare, now)
+
+    def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
+        tx = self._known(prepare.tx, source)
+        if not tx.open:
+            return []
+        tx.status = "preparing"
+        self.preparing[tx.id] = tx
+        tx.awaited = set(self.others(tx))
+        # Forwarded before this broker has made up its mind: waiting happens side by side.
+        return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
+
+    def _look_again(self, tx: Tx, now: float) -> list[Effect]:
+        if tx.status == "preparing" and tx.verdict is None:
+            tx.verdict = DOOMED if tx.doomed else self.judge(tx)
+        return self._answer(tx, now)
+
+    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+        tx = self.txs.get(vote.tx)
+        if tx is None or not tx.open:
+            return []
+        tx.awaited.discard(source)
+        if vote.code:
+            tx.verdict = Verdict(vote.code, vote.reason, vote.to)
+        return self._answer(tx, now)
+
+    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+        """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
+        verdict = tx.verdict
+        if verdict is None or tx.voted or tx.status != "preparing":
+            return []
+        if not verdict.code and tx.awaited:
+            return []
+        tx.voted = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
+        if not verdict.code:
+            self.voted_yes(tx)
+        return self.send((tx.upstream,), Vote(tx.id, *verdict))
+
+    # --- the decision ---
+
+    def doom(self, tx: Tx, code: str, reason: str, now: float, *, to: str = "") -> list[Effect]:
+        """The transaction cannot be carried out: abort it, or tell who can.
+
+        `to` is the client whose transaction or operation it has lost to, if one is known.
+        """
+        if tx.doomed or not tx.open:
+            return []
+        tx.doomed = True
+        if tx.at_edge:
+            return self._spread(tx, Decide(tx.id, False, code, reason, to), now)
+        return self.send((tx.upstream,), Doom(tx.id, code, reason, to))
+
+    def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
+        tx = self.txs.get(doom.tx)
+        return self.doom(tx, doom.code, doom.reason, now, to=doom.to) if tx is not None else []
+
+    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        tx = self.txs.get(decide.tx)
+        if tx is None:
+            # Forgotten with this broker's former life, or never begun here (`_init`).
+            return [*self._remember(decide, now), *self.send((source,), Decided(decide.tx))]
+        if tx.upstream != source and tx.open:
+            raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        if tx.gave_up and tx.upstream == source:
+            if decide.committed:
+                raise ProtocolError(f"{source} commits {tx_text(tx.id)} without our yes")
+            tx.gave_up = tx.orphan = False
+            return self._acknowledge(tx, now)
+        if not tx.open:
+            if tx.orphan and tx.upstream == source and not tx.forgotten:
+                # The link was lost and not the neighbour's memory: Decided goes there, after all.
+                tx.orphan = False
+                return []
+            return self.send((source,), Decided(decide.tx))
+        tx.orphan = False
+        return self._spread(tx, decide, now)
+
+    def _remember(self, decide: Decide, now: float) -> list[Effect]:
+        """Keep the outcome of a transaction that this broker knows nothing else of."""
+        if self.outcome(decide.tx, now) is None:
+            self.ended.add(
+                decide.tx,
+                committed=decide.committed,
+                code=decide.code,
+                reason=decide.reason,
+                began_at=now,
+                now=now,
+            )
+        return self.questions.decided(decide.tx, now)
+
+    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Make a decision count here, and pass it on."""
+        assert tx.open, "a decision is final"
+        tx.ended = self.ended.add(
+            tx.id,
+            committed=decide.committed,
+            code=decide.code,
+            reason=decide.reason,
+            began_at=tx.began_at,
+            now=now,
+            edge=tx.at_edge,
+            clients=[hop[1:] for hop in tx.words],
+            alone=tx.alone,
+        )
+        tx.status = "committed" if decide.committed else "aborted"
+        self.preparing.pop(tx.id, None)
+        tx.awaited = set(self.others(tx))
+        tx.tasks = Tasks()
+        tx.frames.clear()
+        effects: list[Effect] = [CancelTimer(f"{self.name}/{tx_text(tx.id)}")]
+        if tx.at_edge:
+            self.ended_here(tx, decide, now)
+        effects += self._trace("decide", tx, now)
+        effects += self.decided(tx, now)
+        effects += self.send(self.others(tx), decide)
+        if decide.committed:
+            effects += self._deliver(tx, now)
+        for hop, words in tx.words.items():
+            effective = tuple(words) if decide.committed else ()
+            ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
+            effects.append(self.tell(hop, ended))
+        tx.clear()
+        for other in list(self.preparing.values()):
+            if other.verdict is None:
+                effects += self._look_again(other, now)
+        effects += self.questions.decided(tx.id, now)
+        effects += self.broker.release(now)
+        return effects + self._acknowledge(tx, now)
+
+    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for hop, pub in tx.deliveries:
+            if self.broker.trace:
+                effects.append(
+                    self.broker.record(
+                        "deliver", now, pub, dests=(hop,), tx=tx_text(tx.id), engine=self.name
+                    )
+                )
+            effects.append(Send((hop,), pub))
+        return effects
+
+    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+        tx = self.txs.get(decided.tx)
+        if tx is None or tx.open:
+            return []
+        tx.awaited.discard(source)
+        return self._acknowledge(tx, now)
+
+    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+        """When all behind this broker have the decision, say so; at the edge, that was all."""
+        if tx.awaited or tx.forgotten or (tx.gave_up and not tx.orphan):
+            return []
+        if not tx.at_edge and not tx.orphan:
+            return self.send((tx.upstream,), Decided(tx.id))
+        effects: list[Effect] = []
+        if tx.at_edge and tx.status == "committed":
+            effects.append(self.tell(tx.upstream, Applied(tx.id)))
+        return [*effects, *self._forget(tx.upstream, Forget(tx.id), now)]
+
+    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
+        tx = self.txs.get(forget.tx)
+        if tx is None or tx.upstream != source or tx.open:
+            return []
+        tx.forgotten = True
+        if tx.ended is not None:
+            # From here on nothing else tells of it. A broker that was away may still ask.
+            self.ended.keep(tx.ended, now)
+        effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
+        if tx.status == "committed":
+            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
+        return effects + self.forgotten(tx)
+
+    # --- a side that is cut off from the coordinator's edge broker ---
+
+    def left_s(self, tx: Tx, now: float) -> float:
+        """What is left of a deadline, at the coordinator's edge broker."""
+        return max(tx.deadline_at - now, 0.0)
+
+    def time_limit(self, tx_id: TxID, deadline_s: float) -> list[Effect]:
+        """Act on a transaction's deadline here, in case that its decision does not come.
+
+        Raises ProtocolError if that is no deadline.
+        """
+        if not 0 <= deadline_s <= DEADLINE_LIMIT_S:
+            raise ProtocolError(f"{tx_text(tx_id)} has a deadline of {deadline_s} s")
+        delay_s = deadline_s + OVERDUE_AFTER_S
+        return [SetTimer(f"{self.name}/{tx_text(tx_id)}", delay_s)] if deadline_s else []
+
+    def overdue(self, tx: Tx, now: float) -> list[Effect]:
+        """The deadline has passed and the decision has not come: end it here, or say why not."""
+        if self.is_bound(tx):
+            if tx.in_doubt:
+                return []
+            tx.in_doubt = True
+            told = InDoubt(tx.id, self._decider(tx), self.doubt(tx))
+            return [self.tell(hop, told) for hop in tx.words]
+        reason = f"not decided by its deadline: {self._way(tx)}"
+        effects: list[Effect] = []
+        if not tx.doomed:
+            effects += self.send((tx.upstream,), Doom(tx.id, "deadline", reason))
+        tx.gave_up = True
+        return effects + self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
+
+    def doubt(self, tx: Tx) -> str:
+        """Why clients of this broker have to wait, in words."""
+        return f"voted yes, waits for {self._way(tx)}"
+
+    def _way(self, tx: Tx) -> str:
+        missing = inspection.missing(self.broker.reach, [tx.upstream])
+        decider = self._decider(tx)
+        way = f"the decision from {decider}"
+        if decider != tx.upstream:
+            way += f" via {tx.upstream}"
+        return f"{way}; {missing}" if missing else way
+
+    def _decider(self, tx: Tx) -> str:
+        home = self.routing.crt.get(ClientName(tx.id[0]))
+        return str(home.edge) if home is not None else f"the broker of {tx.id[0]}"
+
+    # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
+
+    def _asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
+        return self.questions.ask(source, ask.tx, now)
+
+    def _answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
+        return self.questions.answered(source, answer, now)
+
+    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
+        known = self.txs.get(tx)
+        return known.ended if known is not None else self.ended.get(tx, now)
+
+    def stands(self, tx: TxID, asker: Hop) -> str:
+        known = self.txs.get(tx)
+        if known is None or not known.open:
+            return ""
+        return "cut off" if known.upstream == asker and not known.at_edge else "open"
+
+    def learned(self, answer: Answer, now: float) -> list[Effect]:
+        raise AssertionError(f"{self.name} asks no questions of its own")
+
+    # --- small things ---
+
+    def others(self, tx: Tx) -> tuple[Hop, ...]:
+        """The neighbours on the far side from the coordinator."""
+        return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
+
+    def _known(self, tx_id: TxID, source: Hop) -> Tx:
+        tx = self.txs.get(tx_id)
+        if tx is None or tx.upstream != source:
+            raise ProtocolError(f"{source} does not speak for {tx_text(tx_id)}")
+        return tx
+
+    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+        if not hops:
+            return []
+        return [Send(hops, engine_message(self.name, codec.encode(message)))]
+
+    def tell(self, hop: Hop, message: ToClient) -> Effect:
+        return Send((hop,), engine_message(self.name, to_client.encode(message)))
+
+    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+        if not self.broker.trace:
+            return []
+        outcome = "" if tx.open else tx.status
+        return [
+            self.broker.record(
+                kind,
+                now,
+                None,
+                tx.upstream,
+                self.others(tx),
+                tx=tx_text(tx.id),
+                engine=self.name,
+                outcome=outcome,
+            )
+        ]
+
+
+def something_decided(broker: Broker, now: float) -> list[Effect]:
+    """Tell the engines of a broker that a transaction was decided there."""
+    effects: list[Effect] = []
+    for engine in broker.engines.values():
+        if isinstance(engine, TwoPhaseCommit):
+            effects += engine.something_decided(now)
+    return effects

@@ -1,0 +1,90 @@
+"""How handovers look in a terminal: a bar for each engine while they run, a table in the end.
+
+For the command and for the demo; the scenario is `padres_tx.scenarios.handover`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from padres_tx.launcher import Running
+from padres_tx.scenarios import handover
+from padres_tx.scenarios.handover import Outcome, Row
+
+#: The engines side by side, the one that promises most first.
+ALL = ("d-tx", "d-tx-ni", "s-tx", "bl-wait")
+
+EXPLANATION = (
+    "lost: neither worker has it; doubled: both have it, or one twice; "
+    "misrouted: the owner of a publisher's events changes other than once per commit. "
+    "One worker reads by a callback, the other by its client's iterator."
+)
+
+
+def run(
+    terminal: Console,
+    running: Running,
+    names: Sequence[str],
+    *,
+    events: int,
+    handovers: int,
+    rate: float | None = None,
+    seed: int | None = None,
+    wait_s: float | None = None,
+) -> list[Outcome]:
+    """`padres_tx.scenarios.handover.run` with progress bars; raises as that does."""
+    with Progress(
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("events"),
+        TimeElapsedColumn(),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    ) as bars:
+        tasks = {name: bars.add_task(name, total=events, start=False) for name in names}
+
+        def progress(name: str, published: int) -> None:
+            bars.start_task(tasks[name])
+            bars.update(tasks[name], completed=published)
+
+        return asyncio.run(
+            handover.run(
+                running,
+                names,
+                events=events,
+                handovers=handovers,
+                rate=rate,
+                seed=seed,
+                wait_s=wait_s,
+                progress=progress,
+            )
+        )
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """Rows for people: what should be 0 stands out if it is not."""
+    shown = Table()
+    shown.add_column("engine")
+    for heading in ("events", "handovers", "lost", "doubled", "misrouted", "events/s"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        counts = [
+            Text(f"{count:,}", "bold red" if count else "green")
+            for count in (row.lost, row.doubled, row.misrouted)
+        ]
+        shown.add_row(
+            Text(row.engine),
+            f"{row.events:,}",
+            f"{row.handovers:,}",
+            *counts,
+            f"{row.events_per_s:,.0f}",
+        )
+    return shown

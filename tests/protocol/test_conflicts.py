@@ -1,0 +1,57 @@
+"""What conflicts: the look at a glance never says more than looking at everything does."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.filters import Filter, Interval, Value
+from overlay.messages import Operation, Pub
+from padres_tx.protocol.validation.conflicts import Footprint, Hull
+from tests.protocol.steps import box
+
+NAMES = st.sampled_from(["a", "b", "c"])
+VALUES: st.SearchStrategy[Value] = st.sampled_from([0, 1, 1.0, True, False, "0", "x", 2])
+FILTERS = st.dictionaries(
+    NAMES, st.one_of(VALUES, st.just((0, 1)), st.just(...), st.just(Interval(1, None))), min_size=1
+).map(Filter)
+POINTS = st.dictionaries(NAMES, VALUES, min_size=1)
+CLIENTS = st.sampled_from(["C", "D"])
+
+
+@st.composite
+def footprints(draw: st.DrawFn) -> Footprint:
+    footprint = Footprint()
+    for point in draw(st.lists(POINTS, max_size=2)):
+        pub = Pub(draw(CLIENTS), 1, point)
+        footprint.publication(pub, at_edge=draw(st.booleans()))
+    for filter in draw(st.lists(FILTERS, max_size=2)):
+        kind = draw(st.sampled_from(["sub", "usub", "adv", "uadv"]))
+        read = draw(st.lists(FILTERS, max_size=2))
+        footprint.operation(Operation(0, kind, draw(CLIENTS), 1, filter), read)  # type: ignore[arg-type]
+    if draw(st.booleans()):
+        few = st.lists(FILTERS, max_size=1)
+        footprint.leaves(draw(CLIENTS), draw(few), draw(few))
+    return footprint
+
+
+@settings(max_examples=300)
+@given(footprints(), footprints())
+def test_a_glance_finds_only_what_looking_at_everything_finds(
+    one: Footprint, other: Footprint
+) -> None:
+    found = one.reads_what(other)
+    one._read.fixed = {}  # A hull that fixes nothing keeps nobody apart.
+    other._written.fixed = {}
+    assert one.reads_what(other) == found
+
+
+def test_a_glance_tells_apart_what_insists_on_different_values() -> None:
+    one, other = Hull(), Hull()
+    one.add_filter(box(class_="p", x=(1, 9)))
+    one.add_point({"class": "q", "x": 4, "y": 1})
+    other.add_filter(box(class_="r", x=4))
+    assert one.is_apart(other) and other.is_apart(one)
+    other.add_filter(box(class_="q"))
+    assert not one.is_apart(other)
+    assert Hull().is_apart(one), "who touches nothing meets nobody"
