@@ -19,7 +19,7 @@ from padres_tx.launcher.broker_status import (
     TraceStatus,
 )
 from tests.cli.test_cli import Shell, until
-from tests.overlay.wire import RawClient, free_ports
+from tests.overlay.broker_processes import RawClient, free_ports
 
 
 @pytest.fixture

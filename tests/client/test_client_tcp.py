@@ -32,7 +32,7 @@ from padres_tx.client.asyncio.client import Client
 from padres_tx.client.asyncio.requests import Connecting
 from padres_tx.client.session import Session
 from padres_tx.errors import BadAddress, CallTimeout, ConnectionLost, Unreachable
-from tests.overlay.wire import Process, free_ports, one, running
+from tests.overlay.broker_processes import Process, free_ports, one, running
 
 P1 = {"class": "p1"}
 

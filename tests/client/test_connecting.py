@@ -18,7 +18,7 @@ from padres_tx.client.asyncio.requests import Connecting
 from padres_tx.environment import SECRET_ENV
 from padres_tx.errors import Unreachable
 from tests.client.cast import ByHand, asynchronous, by_hand
-from tests.overlay.wire import Process, free_ports, one, running
+from tests.overlay.broker_processes import Process, free_ports, one, running
 
 #: Only what hangs runs into it.
 PATIENCE_S = 20.0

@@ -12,7 +12,7 @@ import padres_tx
 from overlay.errors import NameAway, NameTaken
 from padres_tx import launcher
 from tests.client.test_client_tcp import proxy_to, run
-from tests.overlay.wire import Process, one, running
+from tests.overlay.broker_processes import Process, one, running
 from topologies import generators
 
 #: Enough to fail without fail: before, four of five connections were refused.

@@ -26,7 +26,7 @@ from overlay.messages import (
     Message,
 )
 from overlay.wire.frames import pack
-from tests.overlay.test_host import Recorded
+from tests.overlay.hosts.test_host import Recorded
 
 NOW_S = 1_795_000_000.0
 

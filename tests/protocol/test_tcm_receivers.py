@@ -33,7 +33,7 @@ from tests.client.client_cast import (
     start,
     tables,
 )
-from tests.overlay.test_routing import trees
+from tests.overlay.tables.test_routing import trees
 from topologies import Topology
 
 

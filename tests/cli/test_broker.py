@@ -22,7 +22,7 @@ from overlay.files.logs import JsonLines
 from overlay.filters import Filter
 from overlay.messages import Pub
 from padres_tx.cli.broker import broker as command
-from tests.overlay.wire import (
+from tests.overlay.broker_processes import (
     PATIENCE_S,
     ROOT,
     Lines,

@@ -19,7 +19,15 @@ from overlay.files.logs import JsonLines
 from overlay.files.trace_file import TraceFile
 from overlay.filters import Filter
 from overlay.trace import Record
-from tests.overlay.wire import PATIENCE_S, Lines, Process, RawClient, inspect, one, running
+from tests.overlay.broker_processes import (
+    PATIENCE_S,
+    Lines,
+    Process,
+    RawClient,
+    inspect,
+    one,
+    running,
+)
 
 LINE = b"x" * 99 + b"\n"
 

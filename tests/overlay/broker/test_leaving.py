@@ -26,7 +26,7 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.wire.frames import pack
-from tests.overlay.test_host import Recorded, Setting
+from tests.overlay.hosts.test_host import Recorded, Setting
 
 EVERYTHING = Filter(cls="x")
 

@@ -22,7 +22,7 @@ from overlay.hosts.pending_connections import PendingConnections, origin_of
 from overlay.hosts.settings import Settings, within_files
 from overlay.messages import Goodbye, Ping
 from overlay.wire.frames import HELLO_LIMIT, FirstFrame, pack
-from tests.overlay.wire import (
+from tests.overlay.broker_processes import (
     PATIENCE_S,
     Lines,
     Process,

@@ -17,8 +17,7 @@ from overlay.hosts.rivals import TELL_S
 from overlay.messages import Hello, Ping
 from overlay.wire.codec import decode
 from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
-from tests.overlay.test_host import Recorded, Setting
-from tests.overlay.wire import (
+from tests.overlay.broker_processes import (
     PATIENCE_S,
     Process,
     RawClient,
@@ -27,6 +26,7 @@ from tests.overlay.wire import (
     running,
     running_all,
 )
+from tests.overlay.hosts.test_host import Recorded, Setting
 
 
 class Cuttable(Recorded):

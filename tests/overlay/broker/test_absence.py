@@ -28,8 +28,8 @@ from overlay.messages import (
 )
 from overlay.wire.frames import pack
 from tests.client.test_inprocess import Ear, attach
-from tests.overlay.test_broker import broker, joined, op, sent, tell
-from tests.overlay.test_host import Recorded
+from tests.overlay.broker.test_core import broker, joined, op, sent, tell
+from tests.overlay.hosts.test_host import Recorded
 
 ALL = Filter(class_="p1")
 B1, B3 = BrokerName("B1"), BrokerName("B3")

@@ -35,8 +35,7 @@ from overlay.messages import (
 from overlay.wire.codec import FRAME_LIMIT
 from overlay.wire.frames import pack
 from overlay.wire.link import WINDOW_MESSAGES, Link, Opening
-from tests.overlay.proxy import proxied
-from tests.overlay.wire import (
+from tests.overlay.broker_processes import (
     Process,
     RawClient,
     Refused,
@@ -46,6 +45,7 @@ from tests.overlay.wire import (
     running,
     running_all,
 )
+from tests.overlay.hosts.proxy import proxied
 
 SETTINGS = {
     "secret": "s3cret",

@@ -16,7 +16,7 @@ from overlay.filters import Filter, between, eq, present
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, ClientName, Done, Hop, Join, Operation, Pub
 from proofs.oracle import Line, Oracle, holds
-from tests.overlay import scripted_run
+from tests.overlay.tables import scripted_run
 
 KINDS = ("adv", "sub", "uadv", "usub")
 
@@ -220,7 +220,7 @@ def test_of_clients_of_one_name_that_come_at_once_exactly_one_is_let_in(
 
 
 def test_the_same_seed_gives_the_same_run_whatever_the_hash_seed() -> None:
-    program = "import tests.overlay.scripted_run as run; print(run.digest(seed=7))"
+    program = "import tests.overlay.tables.scripted_run as run; print(run.digest(seed=7))"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],

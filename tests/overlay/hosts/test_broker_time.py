@@ -18,7 +18,14 @@ from overlay.hosts.broker_time import BrokerTime, use_monotonic
 from overlay.hosts.host import Host
 from overlay.messages import Ack, BrokerName, Ping
 from overlay.wire.link import Opening
-from tests.overlay.wire import PATIENCE_S, Process, RawClient, free_ports, inspect, running_all
+from tests.overlay.broker_processes import (
+    PATIENCE_S,
+    Process,
+    RawClient,
+    free_ports,
+    inspect,
+    running_all,
+)
 
 
 def test_time_begins_where_it_is_told_and_passes_as_the_clock_does() -> None:
@@ -107,7 +114,7 @@ def test_a_wall_clock_that_jumps_delays_no_timer_and_fires_none(
         "brokers": [{"name": "B1", "port": b1}, {"name": "B2", "port": b2}],
         "edges": [{"a": "B1", "b": "B2", "delay_ms": delay_ms}],
     }
-    module = "tests.overlay.jumping_child"
+    module = "tests.overlay.hosts.jumping_child"
     tasks = {
         "B1": {"topology": topology, "module": module, "settings": SETTINGS},
         "B2": {

@@ -17,7 +17,7 @@ from overlay.tables.pages import page
 from overlay.tables.routing import attracted, entry_line
 from overlay.tables.space import Entry, Space
 from overlay.tables.versions import Seen
-from tests.overlay.test_routing import FILTERS, POINTS, trees
+from tests.overlay.tables.test_routing import FILTERS, POINTS, trees
 
 CLIENTS = ("C1", "C2", "C3")
 
