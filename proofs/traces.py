@@ -30,6 +30,7 @@ from overlay.hosts.simulator import Tape
 from overlay.identity import name_text
 from overlay.messages import AnyMessage, Done, Hop, Kind, Leave, Operation, Pub, is_client
 from overlay.notation import format_filter
+from overlay.tables.footprints import Footprint, of_applied
 from overlay.tables.routing import Outcome
 from overlay.trace import Record
 from padres_tx.client_messages import Begin, Step, TxID, tx_text
@@ -47,7 +48,6 @@ from padres_tx.protocol.dynamic_messages import (
     Vote,
     codec,
 )
-from padres_tx.protocol.validation.conflicts import Footprint, of_applied
 from proofs.models import D_TX
 from proofs.tlc import Checked, check, configuration
 from proofs.world import World, all_engines

@@ -7,7 +7,7 @@ transactions everywhere. Nothing is copied: entries carry versions, and the snap
 same holds for a plain publication and its stamp (`overlay.tables.versions`).
 
 **Validation**, at Prepare, of all reads and writes, predicates included
-(`padres_tx.protocol.validation.conflicts`):
+(`overlay.tables.footprints`):
 - it has read what somebody else committed here outside its snapshot: no;
 - it conflicts, reading or writing, with a transaction that is prepared or waits here, and that one
   is older: no; only with younger ones: wait for their decisions (wait-die, so no deadlock);
@@ -52,13 +52,13 @@ from overlay.effects import Effect
 from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation
 from overlay.notation import format_publication
+from overlay.tables.footprints import Footprint, of_applied, of_plain, text
 from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
 from padres_tx.client_messages import Look, TxID, parse_tx, tx_text
 from padres_tx.protocol.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced, Vote
 from padres_tx.protocol.outcomes import REUSED
-from padres_tx.protocol.validation.conflicts import Footprint, of_applied, of_plain, text
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S
 from padres_tx.protocol.validation.plain_writes import PlainWrites
 

@@ -42,6 +42,7 @@ from overlay.broker.turns import Worked
 from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
+from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome, Scope
 from padres_tx.client_messages import Commit, Finish, Look, Operate, tx_text
 from padres_tx.protocol.admission import Conflict
@@ -50,7 +51,6 @@ from padres_tx.protocol.compensation import Reservations, Undo, compensation, re
 from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import Decide, Doom, Forget, Op
 from padres_tx.protocol.two_phase import something_decided
-from padres_tx.protocol.validation.conflicts import Footprint
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2

@@ -58,6 +58,7 @@ from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Close, Effect, Send
 from overlay.errors import PeerError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
+from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome
 from padres_tx.client_messages import (
     Abort,
@@ -90,7 +91,6 @@ from padres_tx.protocol.static_state import (
     UnreadSubmit,
 )
 from padres_tx.protocol.two_phase import something_decided
-from padres_tx.protocol.validation.conflicts import Footprint
 
 
 class STx(Planning):

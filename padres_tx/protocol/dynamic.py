@@ -73,6 +73,7 @@ from overlay.filters import check_point
 from overlay.identity import name_text
 from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
+from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome, Scope
 from overlay.trace import TO
 from overlay.wire.codec import encode
@@ -108,7 +109,6 @@ from padres_tx.protocol.dynamic_state import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.protocol.outcomes import REUSED
 from padres_tx.protocol.tcm_routes import tcm_routes
 from padres_tx.protocol.two_phase import TwoPhaseCommit
-from padres_tx.protocol.validation.conflicts import Footprint
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S, LossCounts, LossRecord
 
 #: What the author of an engine needs from here.

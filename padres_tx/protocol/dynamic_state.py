@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from overlay.broker.requests import Tasks
 from overlay.messages import Hop, Operation, Pub, is_client
+from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import Commit, Effective, Finish, Look, Operate, TxID
 from padres_tx.protocol.dynamic_messages import AnyBetween
 from padres_tx.protocol.outcomes import EndedTx
-from padres_tx.protocol.validation.conflicts import Footprint
 from padres_tx.protocol.validation.losses import LossRecord
 
 

@@ -14,12 +14,12 @@ import msgspec
 
 from overlay.identity import name_text
 from overlay.messages import Hop, Operation, Pub, is_client
+from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, Said, Step, Submit, TxID
 from padres_tx.protocol.admission import ClientWords
 from padres_tx.protocol.broker_messages import Answer, Ask, Between
 from padres_tx.protocol.outcomes import EndedTx
-from padres_tx.protocol.validation.conflicts import Footprint
 
 
 class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from overlay.filters import Filter, Interval, Value
 from overlay.messages import Operation, Pub
-from padres_tx.protocol.validation.conflicts import Footprint, Hull
+from overlay.tables.footprints import Footprint, Hull
 from tests.protocol.steps import box
 
 NAMES = st.sampled_from(["a", "b", "c"])

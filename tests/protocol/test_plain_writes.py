@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.filters import Filter
+from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import TxID
-from padres_tx.protocol.validation.conflicts import Footprint
 from padres_tx.protocol.validation.plain_writes import PlainWrites
 
 

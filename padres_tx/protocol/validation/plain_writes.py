@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from overlay.filters import Filter
+from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import TxID
-from padres_tx.protocol.validation.conflicts import Footprint
 
 #: A client's filter, with the table ("sub" or "adv") that it is in.
 Written: TypeAlias = tuple[str, str, Filter]

@@ -1,4 +1,4 @@
-"""What transactions read and write in a broker's tables, and when two of them conflict.
+"""What operations read and write in a broker's tables, and when two groups of them conflict.
 
 Routing operations write: (un-)advertising the SRT, (un-)subscribing the PRT. Everything reads, and
 what is read is a predicate, not a row: a publication reads the PRT at its point, so a subscription
@@ -12,9 +12,10 @@ that finds nothing has read that there is nothing.
     adv, uadv          PRT entries that overlap it, even if there are none; for each of them the SRT
                        entries that overlap that one; its client's own advertisements there
 
-Footprints are per broker and transaction. This module knows nothing of when to compare them. They
-are compared often, each with all that are undecided at a broker, and mostly have nothing in common:
-the values on which all filters of a side insist (`Hull`) tell that at a glance.
+A footprint is of one broker, and of one plain operation or one transaction. This module knows
+nothing of when to compare them. They are compared often, each with all that are undecided at a
+broker, and mostly have nothing in common: the values on which all filters of a side insist
+(`Hull`) tell that at a glance.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from overlay.filters import Filter, Value
 from overlay.matching.index import View
 from overlay.messages import Hop, Leave, Operation, Pub
 from overlay.notation import format_filter
+from overlay.tables.reads import Read, Reads
 from overlay.tables.routing import Outcome, Routing
-from padres_tx.protocol.validation.reads import Read, Reads
 
 
 class Hull:
