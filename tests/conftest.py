@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.stray_errors import StrayErrors
 
 # No test asserts a time: machines are busy. Where a change is judged, runs repeat themselves.
 settings.register_profile(
@@ -15,6 +19,21 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("padres_tx")
+
+
+@pytest.fixture(autouse=True)
+def stray_errors() -> Iterator[StrayErrors]:
+    """Fails a test in which an event loop reports an error that nobody else hears of."""
+    with StrayErrors() as stray:
+        yield stray
+        reports = stray.take()
+    assert not reports, "an event loop reports:\n" + "\n".join(reports)
+
+
+def pytest_collection_finish() -> None:
+    # What is imported stays for good; collecting garbage after each test need not look at it.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
