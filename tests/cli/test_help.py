@@ -50,7 +50,8 @@ def examples(text: str) -> Iterator[str]:
 
 def all_examples() -> list[str]:
     texts = [help_of(path, command) for path, command in commands(main, ("padres-tx",))]
-    texts += [(ROOT / name).read_text() for name in ("README.md", "proofs/README.md", "Makefile")]
+    documents = (*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "proofs/README.md")
+    texts += [document.read_text() for document in (*documents, ROOT / "Makefile")]
     return sorted({example for text in texts for example in examples(text)})
 
 
