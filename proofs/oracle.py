@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import networkx as nx
 
@@ -72,6 +72,11 @@ def reaches(said: Iterable[Said], filter: Filter) -> bool:
             if not any(hole.filter.covers(common) for hole in holes):
                 return True
     return False
+
+
+def table_of(kind: str) -> Literal["sub", "adv"]:
+    """The table that an operation of this kind changes."""
+    return "sub" if kind in ("sub", "usub") else "adv"
 
 
 def held(words: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:

@@ -98,7 +98,7 @@ def test_an_installed_wheel_tells_the_story(wheel: Path, tmp_path: Path) -> None
     for arguments, wanted in (
         (["-c", "import padres_tx; print(padres_tx.__file__)"], str(tmp_path / "site")),
         (["-m", "padres_tx.cli.main", "demo", "--story"], "all brokers have ended"),
-        (["-c", "from proofs import tlc; print(sorted(tlc.TLA.glob('*.tla')))"], "DTx.tla"),
+        (["-c", "from proofs.solvers import tlc; print(sorted(tlc.TLA.glob('*.tla')))"], "DTx.tla"),
     ):
         done = subprocess.run(
             [sys.executable, "-P", *arguments],

@@ -11,7 +11,8 @@ Each module looks for some of them, in a time that grows nearly with the number 
     reads       dirty and fractured reads; plain publications on both sides of a commit
     cycles      serializability: the dependency graph and its cycles, told as stories
 
-`anomalies` says who promises what. What takes no theory is judged from outside in `proofs.judge`.
+`anomalies` says who promises what. What takes no theory is judged from
+outside in `proofs.sim.random_checks`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 ------------------------------ MODULE STxTrace ------------------------------
 (* Is there a behaviour of STx in which brokers take just these messages,   *)
 (* in just this order, and end with just these tables?                      *)
-(* proofs/static_traces.py writes the log, the tables and the constants     *)
-(* down from a run of the real engine.  NotAccepted fails when there is.    *)
+(* proofs/solvers/static_traces.py writes the log, the tables and the       *)
+(* constants down from a run of the real engine.  NotAccepted fails when    *)
+(* there is one.                                                            *)
 (*                                                                          *)
 (* The log names no tasks.  An answer says which entry of the log it is the *)
 (* answer to, and the task is that of the operation taken there; what the   *)

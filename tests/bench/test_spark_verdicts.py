@@ -17,11 +17,11 @@ from bench.spark_records import (
 )
 from overlay import trace
 from proofs.checkers import Kind, check, is_promised
+from proofs.faults.injected_bugs import BUGS
 from proofs.history import History
-from proofs.judge import Judge
-from proofs.planted import BUGS
-from proofs.workload import Run, Shape
-from tests.proofs.test_planted import NEAR, SEEDS
+from proofs.sim.random_checks import Judge
+from proofs.sim.workload import Run, Shape
+from tests.proofs.faults.test_injected_bugs import NEAR, SEEDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

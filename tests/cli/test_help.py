@@ -13,7 +13,7 @@ import pytest
 from bench import spec
 from padres_tx import registry
 from padres_tx.cli.main import main
-from proofs.scenarios import SCENARIOS
+from proofs.explore.scenarios import SCENARIOS
 from topologies import load
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ import pytest
 from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.messages import BrokerName, Hop, Pub, client_hop, is_client
-from proofs.planted_clients import CountsForItself, SilencesAtCommit
-from proofs.sessions import SessionClient, SessionWorld, disagreements
-from proofs.world import World
+from proofs.faults.client_bugs import CountsForItself, SilencesAtCommit
+from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_sessions import SessionClient, SessionWorld, disagreements
 from tests.engines.test_contract import APART, DECIDED, FILTERS, POINTS, Run
 from tests.engines.test_handover import Handover
 

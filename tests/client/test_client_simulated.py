@@ -25,7 +25,7 @@ from padres_tx.client.transactions import (
     Wake,
 )
 from padres_tx.static import Op
-from proofs.world import all_engines
+from proofs.sim.simulated_overlay import all_engines
 from tests.client.client_cast import ASSIGN, ASSIGN_X1, DECIDED, P1, X1
 from topologies import load
 

@@ -32,8 +32,8 @@ from overlay.notation import parse_filter
 from padres_tx import registry
 from padres_tx.client_messages import Step, TxID, tx_text
 from proofs.oracle import Oracle, holds
-from proofs.sessions import SessionWorld, disagreements
-from proofs.world import World, rows
+from proofs.sim.simulated_overlay import World, rows
+from proofs.sim.simulated_sessions import SessionWorld, disagreements
 
 ENGINES = registry.names()
 

@@ -16,8 +16,8 @@ from overlay.messages import BrokerName, Pub
 from padres_tx.client_messages import Drained, Ended, Finish, Step, Tcm, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, Op
-from proofs.planted import AbortsAlone
-from proofs.world import World, all_engines
+from proofs.faults.injected_bugs import AbortsAlone
+from proofs.sim.simulated_overlay import World, all_engines
 from tests.protocol.aftermath import known, leftovers
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
 from tests.protocol.steps import box, sub, tcm

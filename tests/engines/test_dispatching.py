@@ -8,7 +8,7 @@ import pytest
 
 from overlay.hosts.simulator import Tape
 from padres_tx.client_messages import Step
-from proofs.world import World
+from proofs.sim.simulated_overlay import World
 from tests.protocol.steps import box, chain, pub, sub, tcm, usub
 
 ALL = box(class_="p1")

@@ -13,8 +13,8 @@ from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from overlay.messages import Pub
 from padres_tx.client_messages import Drained, Ended, Step
-from proofs.sessions import SessionWorld
-from proofs.world import World
+from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_sessions import SessionWorld
 
 SEEDS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 2
 

@@ -22,7 +22,7 @@ from overlay.messages import AnyMessage, BrokerName, Done, Join, Operation, Pub,
 from overlay.notation import parse_filter
 from padres_tx.testing.inprocess import InProcessOverlay
 from proofs.oracle import Oracle
-from proofs.world import all_engines, numberless, rows
+from proofs.sim.simulated_overlay import all_engines, numberless, rows
 
 #: Runs of each kind; PADRES_TX_SEEDS gives more.
 RUNS = max(40, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 4)

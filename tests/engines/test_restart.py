@@ -21,8 +21,8 @@ from overlay.messages import Join
 from padres_tx.client_messages import Abort, Commit, Step, TxID
 from padres_tx.engines.d_tx import DTx
 from padres_tx.protocol.dynamic import Tx
-from proofs.fenced import FencesSome
-from proofs.world import World, all_engines
+from proofs.faults.early_fences import FencesSome
+from proofs.sim.simulated_overlay import World, all_engines
 from tests.protocol.aftermath import known, leftovers
 from tests.protocol.one_broker import OneBroker
 

@@ -17,13 +17,13 @@ from overlay.broker.core import Broker
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import Join, Operation, Pub
 from padres_tx.registry import broker_factories
-from proofs import literal
-from proofs.explorer import Result, explore
-from proofs.nodes import BrokerNode
-from proofs.scenario import Scenario
-from proofs.scenarios import SCENARIOS
-from proofs.snapshot import thaw
-from proofs.world import World
+from proofs.explore.explorer import Result, explore
+from proofs.explore.nodes import BrokerNode
+from proofs.explore.scenario import Scenario
+from proofs.explore.scenarios import SCENARIOS
+from proofs.explore.snapshot import thaw
+from proofs.faults import paper_rules
+from proofs.sim.simulated_overlay import World
 from tests.protocol.steps import box, chain, pub, usub
 
 
@@ -79,7 +79,7 @@ def routed(change: Any) -> tuple[int, list[object]]:
 
 def test_1_overlap_in_one_attribute_only_adds_messages() -> None:
     few, ours = routed(lambda broker: None)
-    many, theirs = routed(literal.loosely_attracted)
+    many, theirs = routed(paper_rules.loosely_attracted)
     assert ours == theirs != []
     assert few < many
 

@@ -15,7 +15,7 @@ from overlay.broker.core import Broker
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.trace import Record
 from padres_tx import registry, static
-from proofs.world import all_engines
+from proofs.sim.simulated_overlay import all_engines
 from tests.client.test_client_simulated import Player
 
 ENGINES = [name for name in registry.names() if name != "bl-wait"]

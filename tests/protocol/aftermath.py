@@ -10,7 +10,7 @@ import networkx as nx
 from overlay.notation import parse_filter
 from padres_tx.client_messages import TxID, tx_text
 from proofs.oracle import Oracle
-from proofs.world import World, numberless, rows
+from proofs.sim.simulated_overlay import World, numberless, rows
 
 
 def leftovers(world: World, tree: nx.Graph[str], clients: Iterable[str]) -> list[str]:

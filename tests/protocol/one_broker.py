@@ -42,7 +42,7 @@ from padres_tx.client_messages import (
     to_client,
 )
 from padres_tx.protocol import dynamic_messages, static_state
-from proofs.world import all_engines
+from proofs.sim.simulated_overlay import all_engines
 
 NAME = "B2"
 

@@ -7,8 +7,9 @@ others, 2010) with links in the place of threads: most wrong protocols go wrong 
 links are slow at the wrong moment, and a few dozen such runs find that, where even delays seldom
 do. Time stands still while anything is on its way, so deadlines ring only when nothing else moves.
 
-Every choice comes from a tape, so a run is its seed. It is not exhaustive, as `proofs.explorer` is:
-it is for worlds that are too large for that, and knows nothing of what is tried in them.
+Every choice comes from a tape, so a run is its seed. It is not exhaustive, as
+`proofs.explore.explorer` is: it is for worlds that are too large for that, and knows nothing of
+what is tried in them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import networkx as nx
 from overlay.broker.core import Broker
 from overlay.hosts.simulator import STEP_LIMIT, NeverSettles, Simulator
 from overlay.messages import Hop
-from proofs.world import World
+from proofs.sim.simulated_overlay import World
 
 #: One turn in so many, a link goes to the end of the order: a few times in a run.
 SLOW = 16

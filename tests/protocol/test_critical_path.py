@@ -25,9 +25,9 @@ from padres_tx.protocol.dynamic import Dynamic
 from padres_tx.protocol.dynamic_messages import AnyBetween, Op
 from padres_tx.registry import broker_factories
 from proofs.checkers import check
+from proofs.faults.paper_rules import Overtaken
 from proofs.history import History
-from proofs.literal import Overtaken
-from proofs.world import World
+from proofs.sim.simulated_overlay import World
 from tests.protocol.slow_links import SlowLinks
 from tests.protocol.steps import adv, box, chain, pub, sub, tcm, usub
 from topologies import load

@@ -30,7 +30,7 @@ from padres_tx.protocol.validation.losses import (
     LossCounts,
     LossRecord,
 )
-from proofs.world import World, all_engines
+from proofs.sim.simulated_overlay import World, all_engines
 from tests.protocol.one_broker import OneBroker, of_kind
 from tests.protocol.steps import box, chain, pub, sub, tcm, usub
 

@@ -20,8 +20,8 @@ from padres_tx.client_messages import DEPENDENCY_LIMIT, Abort, Applied, Ended, S
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import planning
 from padres_tx.protocol.static_state import Admitted, Complete, Decide, Decided, Plan, Settled
-from proofs.planted_slices import TellsWhenDoneHere
-from proofs.world import World, all_engines
+from proofs.faults.slicing_bugs import TellsWhenDoneHere
+from proofs.sim.simulated_overlay import World, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.protocol.steps import box
 

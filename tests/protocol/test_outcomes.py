@@ -31,7 +31,7 @@ from padres_tx.protocol.dynamic_messages import Decided, Init, Prepare, Vote
 from padres_tx.protocol.outcomes import Outcomes
 from padres_tx.static import Op
 from padres_tx.testing.inprocess import InProcessOverlay
-from proofs.world import all_engines
+from proofs.sim.simulated_overlay import all_engines
 from tests.client.client_cast import (
     ASSIGN,
     ASSIGN_X1,

@@ -29,9 +29,9 @@ from padres_tx.protocol.static_state import Admitted, Plan
 from padres_tx.protocol.static_state import Decide as StaticDecide
 from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
 from proofs.checkers import check
+from proofs.faults.absent_broker_bugs import LeavesOutTheAbsent
 from proofs.history import History
-from proofs.planted_absent import LeavesOutTheAbsent
-from proofs.world import World, all_engines
+from proofs.sim.simulated_overlay import World, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
 from tests.protocol.steps import box, pub, sub, uadv
 

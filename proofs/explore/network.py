@@ -1,0 +1,197 @@
+"""A whole overlay as a tuple of small numbers, and the moves that lead from one to the next.
+
+A global state is one number for each node (see `nodes`) and one for the content of each link. A
+move delivers the first frame of a link, or lets a node do something unasked. Both are look-ups in
+tables once they have been made; comparing and hashing states is comparing and hashing tuples.
+
+**Which moves need not be tried** (`Network.moves`). Deliveries to different nodes commute: each
+takes the head of a queue into its node and appends to queues out of it, so neither enables,
+disables or changes the other, in whichever order. Only moves of one node compete. A set D of nodes
+may therefore go first (all enabled moves of its nodes, and no others) if no other node can
+bring a node of D a choice that it does not have yet. In a tree that can be seen: what comes to d
+from its neighbour s outside D is sent by s, and s hears nothing, as long as D does not move, but
+from the branch behind it. So it is enough that for each such s a frame waits on the link from s to
+d already (then the next move from there is known, whatever else comes behind it), or that the
+branch behind s is silent: nothing on its links, the link from d to s included, and nobody there who
+acts unasked. These are persistent sets in the sense of Godefroid; with them every state in which
+nothing moves any more is still reached, and that is where runs are judged. Faults of the code stay
+in the state, so they are seen there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from overlay.messages import Hop
+from proofs.explore.nodes import Node, Numbers, Step
+
+#: Numbers of the nodes' states, then of the links' contents.
+State: TypeAlias = tuple[int, ...]
+
+
+class Move(NamedTuple):
+    """Deliver the head of a link (`link` >= 0), or let a node do something unasked."""
+
+    node: int
+    link: int
+    urge: str = ""
+
+
+class Queues:
+    """Contents of links, numbered; 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._contents = Numbers[tuple[int, ...]]()
+        self._contents.of(())
+        self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._popped: dict[int, tuple[int, int]] = {}
+
+    def push(self, queue: int, frames: tuple[int, ...]) -> int:
+        key = (queue, frames)
+        found = self._pushed.get(key)
+        if found is None:
+            found = self._pushed[key] = self._contents.of(self._contents[queue] + frames)
+        return found
+
+    def pop(self, queue: int) -> tuple[int, int]:
+        """The first frame, and the rest."""
+        found = self._popped.get(queue)
+        if found is None:
+            content = self._contents[queue]
+            found = self._popped[queue] = (content[0], self._contents.of(content[1:]))
+        return found
+
+
+#: Where a move leaves a node, and what it puts on which links (by their places in a state).
+_Step: TypeAlias = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
+
+
+class Network:
+    """Nodes, joined by links in both directions as a tree."""
+
+    def __init__(self, nodes: Sequence[Node], edges: Iterable[tuple[Hop, Hop]]) -> None:
+        self.nodes = nodes
+        self.number = {node.hop: at for at, node in enumerate(nodes)}
+        self.links: list[tuple[int, int]] = []
+        for one, other in edges:
+            a, b = self.number[one], self.number[other]
+            self.links += [(a, b), (b, a)]
+        self._link = {ends: at for at, ends in enumerate(self.links)}
+        self.frames = Numbers[bytes]()
+        self._queues = Queues()
+        self._delivered: dict[tuple[int, int, int], _Step] = {}
+        self._urged: dict[tuple[int, int, str], _Step] = {}
+        size = len(nodes)
+        #: For each node: the links into it, and its neighbours.
+        self._into = [[at for at, (_, b) in enumerate(self.links) if b == n] for n in range(size)]
+        self._neighbours = [[b for a, b in self.links if a == n] for n in range(size)]
+        self._branches = {(d, s): self._branch(d, s) for d, s in self.links}
+
+    def _branch(self, d: int, s: int) -> tuple[list[int], list[int]]:
+        """The nodes behind s, seen from d, and the links that lead to them."""
+        nodes, todo = [s], [s]
+        while todo:
+            node = todo.pop()
+            beyond = [n for n in self._neighbours[node] if n != d and n not in nodes]
+            nodes += beyond
+            todo += beyond
+        return nodes, [at for at, (_, b) in enumerate(self.links) if b in nodes]
+
+    # --- states ---
+
+    def state(self, sent: Iterable[tuple[Hop, Hop, bytes]]) -> State:
+        """Every node in its first state, with these frames on their links."""
+        queues = [0] * len(self.links)
+        for source, dest, frame in sent:
+            link = self._link[self.number[source], self.number[dest]]
+            queues[link] = self._queues.push(queues[link], (self.frames.of(frame),))
+        return (*([0] * len(self.nodes)), *queues)
+
+    def apply(self, state: State, move: Move) -> State:
+        """The state after a move."""
+        node, link, urge = move
+        after = list(state)
+        if link >= 0:
+            at = len(self.nodes) + link
+            frame, after[at] = self._queues.pop(state[at])
+            step = self._delivered.get((state[node], link, frame))
+        else:
+            frame = -1
+            step = self._urged.get((node, state[node], urge))
+        if step is None:
+            made = self._make(state, move)
+            step = made.state, self._sent(node, made.sent)
+            if link >= 0:
+                self._delivered[state[node], link, frame] = step
+            else:
+                self._urged[node, state[node], urge] = step
+        after[node], sent = step
+        for out, frames in sent:
+            after[out] = self._queues.push(after[out], frames)
+        return tuple(after)
+
+    def look(self, state: State, move: Move) -> tuple[bytes | None, Step]:
+        """What a move delivers (None: nothing), and what comes of it, in full."""
+        frame = self._head(state, move.link) if move.link >= 0 else None
+        return frame, self._make(state, move)
+
+    def _make(self, state: State, move: Move) -> Step:
+        node = self.nodes[move.node]
+        if move.link < 0:
+            return node.urge(state[move.node], move.urge)
+        source = self.nodes[self.links[move.link][0]].hop
+        return node.receive(state[move.node], source, self._head(state, move.link))
+
+    def _head(self, state: State, link: int) -> bytes:
+        return self.frames[self._queues.pop(state[len(self.nodes) + link])[0]]
+
+    def _sent(
+        self, node: int, sent: Iterable[tuple[Hop, bytes]]
+    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        by_link: dict[int, tuple[int, ...]] = {}
+        for hop, frame in sent:
+            at = len(self.nodes) + self._link[node, self.number[hop]]
+            by_link[at] = (*by_link.get(at, ()), self.frames.of(frame))
+        return tuple(by_link.items())
+
+    # --- moves ---
+
+    def enabled(self, state: State, node: int) -> list[Move]:
+        """What a node can do next."""
+        size = len(self.nodes)
+        found = [Move(node, link) for link in self._into[node] if state[size + link]]
+        found += [Move(node, -1, urge) for urge in self.nodes[node].urges(state[node])]
+        return found
+
+    def moves(self, state: State) -> list[Move]:
+        """Moves that are enough to try; none if nothing can move."""
+        best: list[Move] = []
+        enabled = [self.enabled(state, node) for node in range(len(self.nodes))]
+        active = [bool(moves) for moves in enabled]
+        for node, moves in enumerate(enabled):
+            if not moves:
+                continue
+            found = moves
+            for other in self._closure(state, active, node):
+                if other != node:
+                    found = found + enabled[other]
+            if not best or len(found) < len(best):
+                best = found
+            if len(best) == 1:
+                break
+        return best
+
+    def _closure(self, state: State, active: list[bool], node: int) -> list[int]:
+        """A node and those that have to go first with it."""
+        size = len(self.nodes)
+        first, todo = [node], [node]
+        while todo:
+            d = todo.pop()
+            for s in self._neighbours[d]:
+                if s in first or state[size + self._link[s, d]]:
+                    continue
+                if any(active[n] for n in self._branches[d, s][0]):
+                    first.append(s)
+                    todo.append(s)
+        return first

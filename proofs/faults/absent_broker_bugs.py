@@ -1,0 +1,63 @@
+"""Planted bugs about brokers that cannot be reached: each breaks one rule of going on without them.
+
+`injected_bugs` lists them; the runs that show them have partitions.
+"""
+
+from __future__ import annotations
+
+from overlay.broker.core import Broker
+from overlay.broker.requests import Task
+from overlay.effects import Effect, Send
+from overlay.messages import Hop, Join, Leave, Operation
+from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.s_tx import STx
+from padres_tx.protocol.dynamic import Dynamic
+from padres_tx.protocol.dynamic_messages import Decide
+from padres_tx.protocol.dynamic_state import Tx
+
+
+class _EndsAlone(Dynamic):
+    """Ends a transaction at its deadline when it is cut off, whatever it has said to it before."""
+
+    def is_bound(self, tx: Tx) -> bool:
+        return False
+
+    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        # Ours would take a commit for a neighbour's mistake.
+        tx = self.txs.get(decide.tx)
+        if tx is not None and tx.gave_up:
+            decide = Decide(decide.tx, False, decide.code, decide.reason)
+        return super()._decide_here(source, decide, now)
+
+
+class EndsAfterItsYes(_EndsAlone, DTx):
+    pass
+
+
+class EndsAfterItsAnswer(_EndsAlone, DTxNI):
+    pass
+
+
+class _Silent(Broker):
+    """Says nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
+
+    def _ask(
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+    ) -> Effect:
+        if self.reach.is_absent(hop):
+            return Send((), message)
+        return super()._ask(task, hop, message, insist=insist)
+
+
+class SaysNothing(DTx):
+    def __init__(self, broker: Broker) -> None:
+        broker.__class__ = _Silent
+        super().__init__(broker)
+
+
+class LeavesOutTheAbsent(STx):
+    """An (un-)advertisement of a plan is complete without brokers of the span that are away."""
+
+    def insists(self, operation: Operation) -> tuple[Hop, ...]:
+        return ()

@@ -1,0 +1,408 @@
+"""Planted bugs: for every anomaly, engines of ours with one mistake, to show that a check can fail.
+
+Each is the real engine, or the real broker, with one rule broken, as small as possible. They are
+switched on where a run is made (`Run(shape, ..., factories=BUGS[name].factories())`), by tests; the
+product has no switch for them. `proofs.faults.paper_rules` has the paper's own mistakes.
+
+    BUGS["split-s-tx"].kind    the anomaly that its checker must find
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from overlay.broker.core import Broker
+from overlay.broker.engine import Engine, EngineFactory
+from overlay.effects import Effect, Send
+from overlay.filters import Filter
+from overlay.messages import Hop, Pub
+from overlay.tables.routing import Routing, Scope
+from overlay.tables.versions import Seen
+from padres_tx.client_messages import TxID, tx_text
+from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.s_tx import STx
+from padres_tx.protocol import static_state
+from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_messages import Decide, Decided
+from proofs.checkers import Kind
+from proofs.faults import absent_broker_bugs, held_operation_bugs, slicing_bugs
+from proofs.faults.paper_rules import UnstampedVersions
+from proofs.sim.simulated_overlay import all_engines
+from proofs.sim.workload import RESTART, Shape
+
+Maker: TypeAlias = Callable[[Broker], Engine]
+
+
+class Bug(NamedTuple):
+    """A mistake, the engine that makes it, and the anomaly that it leads to."""
+
+    kind: Kind
+    engine: str
+    make: Maker
+    #: The runs that show it, if it takes other than the usual ones of the engine.
+    runs: Shape | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.runs or Shape(self.engine)
+
+    def factories(self) -> dict[str, EngineFactory]:
+        """All engines, one of them with the mistake."""
+        return {**all_engines(), self.engine: self.make}
+
+
+# --- order ---
+
+
+class _GoesOn(Dynamic):
+    """A client's next operation is begun when the one before it has left its edge broker."""
+
+    def _finished(self, task: OpTask, now: float) -> list[Effect]:
+        gone: set[int] = self.__dict__.setdefault("_gone_on", set())
+        if id(task) in gone:
+            return []
+        if task.frame is None or task.tcm or not task.waiting:
+            return super()._finished(task, now)
+        gone.add(id(task))
+        # Kept, so that no other task gets its id.
+        self.__dict__.setdefault("_kept", []).append(task)
+        waiting, task.waiting = task.waiting, 0
+        effects = super()._finished(task, now)
+        task.waiting = waiting
+        return effects
+
+
+class GoesOnDTx(_GoesOn, DTx):
+    pass
+
+
+class GoesOnDTxNI(_GoesOn, DTxNI):
+    pass
+
+
+class LastFirst(STx):
+    """Carries a plan out from behind."""
+
+    def _next(self, tx: static_state.Tx) -> int:
+        at = max(at for at in tx.order if at not in tx.started)
+        tx.started.add(at)
+        return at
+
+
+# --- partial ---
+
+
+class _OneShort(Dynamic):
+    """Forgets the last of several deliveries."""
+
+    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+        del tx.deliveries[1:]
+        return super()._deliver(tx, now)
+
+
+class OneShortDTx(_OneShort, DTx):
+    pass
+
+
+class _TooEarly(Dynamic):
+    """Hands publications over as they come, before there is a decision."""
+
+    def _publish(
+        self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
+    ) -> list[Effect]:
+        effects = super()._publish(tx, source, pub, task, now, tcm=tcm)
+        effects += self._deliver(tx, now)
+        tx.deliveries.clear()
+        return effects
+
+
+class TooEarlyDTxNI(_TooEarly, DTxNI):
+    pass
+
+
+class KeepsInSpan(STx):
+    """Sends no publication to brokers outside its span."""
+
+    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
+        effects = super()._publish(tx, at, now)
+        return [_without_brokers(e) if isinstance(e, Send) else e for e in effects]
+
+
+def _without_brokers(send: Send) -> Send:
+    return Send(tuple(hop for hop in send.hops if hop.startswith("@")), send.message)
+
+
+# --- split ---
+
+
+class _SaysNo(Dynamic):
+    """A broker in the middle passes a commit on as an abort."""
+
+    def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+        if self.others(self.txs[decide.tx]) and decide.committed:
+            decide = Decide(decide.tx, False, "split", "planted")
+        return super()._decide_here(source, decide, now)
+
+
+class SaysNoDTx(_SaysNo, DTx):
+    pass
+
+
+class SaysNoDTxNI(_SaysNo, DTxNI):
+    pass
+
+
+class AbortsAlone(DTxNI):
+    """A side that is cut off from the coordinator by a restart aborts, and asks nobody."""
+
+    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+        return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+
+
+class SaysNoSTx(STx):
+    """A broker in the middle passes a commit on as an abort."""
+
+    def _decide(self, source: Hop, decide: static_state.Decide, now: float) -> list[Effect]:
+        tx = self.txs.get(decide.tx)
+        if tx is not None and decide.committed and self._beyond(tx, source):
+            decide = static_state.Decide(decide.tx, False, "split", "planted")
+        return super()._decide(source, decide, now)
+
+
+# --- ghost ---
+
+
+class _KeepsMarks(Routing):
+    """Does not take back what an aborted version has brought."""
+
+    def discard(self, version: TxID, limit: int | None = None) -> bool:
+        self._marked.pop(version, None)
+        return False
+
+
+class GhostDTx(DTx):
+    def __init__(self, broker: Broker) -> None:
+        broker.routing.__class__ = _KeepsMarks
+        super().__init__(broker)
+
+
+class GhostDTxNI(DTxNI):
+    """Undoes nothing."""
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        self.reserved.release(tx.id)
+        return []
+
+
+class GhostSTx(STx):
+    """Carries out what was admitted here, though the plan is aborted."""
+
+    def _spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
+        admitted = list(self.reserved.of(tx.id))
+        effects = super()._spread(tx, decide, now)
+        for undo in admitted if not decide.committed else ():
+            effects += self.broker.start(
+                "", undo.source, undo.operation, None, now, tx=tx_text(tx.id)
+            )
+        return effects
+
+
+# --- divergence ---
+
+
+class _NeverTakesBack(Routing):
+    """Attracts subscriptions, and does not send them back when they have nothing to go to."""
+
+    def _retarget(
+        self, source: Hop, changed: list[Filter], change: Callable[[], None], scope: Scope
+    ) -> Any:
+        moved, read = super()._retarget(source, changed, change, scope)
+        return [(hop, sent) for hop, sent in moved if sent.store], read
+
+
+class _Diverges:
+    """Goes in front of an engine, whose constructor it calls."""
+
+    def __init__(self, broker: Broker) -> None:
+        broker.routing.__class__ = _NeverTakesBack
+        engine: Any = super()  # Whichever stands behind it.
+        engine.__init__(broker)
+
+
+class DivergesDTx(_Diverges, DTx):
+    pass
+
+
+class DivergesDTxNI(_Diverges, DTxNI):
+    pass
+
+
+class DivergesSTx(_Diverges, STx):
+    pass
+
+
+# --- undecided ---
+
+
+class _NeverSaysNo(Dynamic):
+    """A broker that would vote no is silent, and deadlines do not ring."""
+
+    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+        if tx.verdict is not None and tx.verdict.code:
+            return []
+        return super()._answer(tx, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        return []
+
+
+class NeverSaysNoDTx(_NeverSaysNo, DTx):
+    pass
+
+
+class NeverHearsDTxNI(DTxNI):
+    """The acknowledgement of the decision gets lost, so nobody is told that it is everywhere."""
+
+    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+        return []
+
+
+class NeverRefuses(STx):
+    """An edge broker that would refuse is silent, and deadlines do not ring."""
+
+    def _admitted(self, source: Hop, admitted: static_state.Admitted, now: float) -> list[Effect]:
+        return [] if admitted.code else super()._admitted(source, admitted, now)
+
+    def wake(self, key: str, now: float) -> list[Effect]:
+        return []
+
+
+# --- duplicate ---
+
+
+class _Twice(Dynamic):
+    """Hands everything over twice."""
+
+    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+        return super()._deliver(tx, now) * 2
+
+
+class TwiceDTx(_Twice, DTx):
+    pass
+
+
+class TwiceDTxNI(_Twice, DTxNI):
+    pass
+
+
+class TwiceSTx(STx):
+    """Sends everything twice."""
+
+    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
+        effects = super()._publish(tx, at, now)
+        return effects + [effect for effect in effects if isinstance(effect, Send)]
+
+
+# --- dirty ---
+
+
+class _Everything(Seen):
+    """Sees every version, decided or not."""
+
+    __slots__ = ()
+
+    def includes(self, version: TxID) -> bool:
+        return True
+
+
+class SeesEverything(DTx):
+    """Looks at the tables without a snapshot: what is there is there."""
+
+    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+        super().begun(tx, undecided)
+        self._views[tx.id] = _Everything(())
+
+
+# --- cycle ---
+
+
+class NeverValidates(DTx):
+    """Every broker votes yes."""
+
+    def judge(self, tx: Tx) -> Verdict | None:
+        return YES
+
+
+# --- handover ---
+
+
+class Unstamped(DTx):
+    def __init__(self, broker: Broker) -> None:
+        broker.versions.__class__ = UnstampedVersions
+        super().__init__(broker)
+
+
+class DropsAtCommit(DTx):
+    """What a commit supersedes goes at once, and publications from before it are lost."""
+
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        effects = super().decided(tx, now)
+        if tx.status == "committed":
+            self.routing.fold(tx.id)
+        return effects
+
+
+CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
+LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
+RESTARTS = Shape("d-tx-ni", faults=("delay", RESTART))
+MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
+SLICED = Shape("s-tx", 4, 6, 6, slice=1)
+
+
+def _partitions(engine: str) -> Shape:
+    return Shape(engine, 3, 6, 12, ("delay", "partition"))
+
+
+BUGS: dict[str, Bug] = {
+    "order-d-tx": Bug("order", "d-tx", GoesOnDTx),
+    "order-d-tx-ni": Bug("order", "d-tx-ni", GoesOnDTxNI),
+    "order-s-tx": Bug("order", "s-tx", LastFirst),
+    "partial-d-tx": Bug("partial", "d-tx", OneShortDTx),
+    "partial-d-tx-ni": Bug("partial", "d-tx-ni", TooEarlyDTxNI),
+    "partial-s-tx": Bug("partial", "s-tx", KeepsInSpan),
+    "split-d-tx": Bug("split", "d-tx", SaysNoDTx),
+    "split-d-tx-ni": Bug("split", "d-tx-ni", SaysNoDTxNI),
+    "split-alone": Bug("split", "d-tx-ni", AbortsAlone, RESTARTS),
+    "split-s-tx": Bug("split", "s-tx", SaysNoSTx),
+    "ghost-d-tx": Bug("ghost", "d-tx", GhostDTx),
+    "ghost-d-tx-ni": Bug("ghost", "d-tx-ni", GhostDTxNI),
+    "ghost-s-tx": Bug("ghost", "s-tx", GhostSTx),
+    "divergence-d-tx": Bug("divergence", "d-tx", DivergesDTx),
+    "divergence-d-tx-ni": Bug("divergence", "d-tx-ni", DivergesDTxNI),
+    "divergence-s-tx": Bug("divergence", "s-tx", DivergesSTx),
+    "undecided-d-tx": Bug("undecided", "d-tx", NeverSaysNoDTx),
+    "undecided-d-tx-ni": Bug("undecided", "d-tx-ni", NeverHearsDTxNI),
+    "undecided-s-tx": Bug("undecided", "s-tx", NeverRefuses),
+    "duplicate-d-tx": Bug("duplicate", "d-tx", TwiceDTx),
+    "duplicate-d-tx-ni": Bug("duplicate", "d-tx-ni", TwiceDTxNI),
+    "duplicate-s-tx": Bug("duplicate", "s-tx", TwiceSTx),
+    "dirty-d-tx": Bug("dirty", "d-tx", SeesEverything),
+    "cycle-d-tx": Bug("cycle", "d-tx", NeverValidates),
+    "handover-d-tx": Bug("handover", "d-tx", Unstamped),
+    "handover-dropped-d-tx": Bug("handover", "d-tx", DropsAtCommit),
+    "held-nothing": Bug("cycle", "d-tx", held_operation_bugs.HoldsNothing),
+    "held-others-at-once": Bug("divergence", "d-tx", held_operation_bugs.OthersAtOnce, MIXED_CROWD),
+    "held-overtaken-by-plan": Bug("divergence", "s-tx", held_operation_bugs.Overtakes, MIXED_CROWD),
+    "held-behind-a-yes": Bug("cycle", "d-tx", held_operation_bugs.TakesEveryYes, LEAVING_CROWD),
+    "held-further-on": Bug("cycle", "d-tx", held_operation_bugs.ReadsUnderWay, CROWD),
+    "absent-after-yes": Bug(
+        "split", "d-tx", absent_broker_bugs.EndsAfterItsYes, _partitions("d-tx")
+    ),
+    "absent-after-answer": Bug(
+        "split", "d-tx-ni", absent_broker_bugs.EndsAfterItsAnswer, _partitions("d-tx-ni")
+    ),
+    "absent-untold": Bug("divergence", "d-tx", absent_broker_bugs.SaysNothing, _partitions("d-tx")),
+    "sliced-overtaken": Bug("order", "s-tx", slicing_bugs.LetsAllPass, SLICED),
+}

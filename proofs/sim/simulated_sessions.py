@@ -1,0 +1,401 @@
+"""A simulated overlay whose clients are real sessions, and whether these know what they hold.
+
+The clients of `simulated_overlay` are as simple as can be, and cannot be mistaken. Here each is
+what a program has: a `Session` and its `Transactions`, with callbacks. Half of the clients
+subscribe with callbacks, and read nothing else; the others read what no callback takes. So what
+comes to the wrong reader is as good as lost, and counts as such (`World.got`).
+
+When everything is at rest, a client's session has to agree with the tables of its edge broker, and
+its callbacks with what it has asked for (`disagreements`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import networkx as nx
+
+from overlay.errors import NotHeld, OverlayError
+from overlay.filters import Filter, Value
+from overlay.hosts.simulator import Choose
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    Done,
+    EngineMessage,
+    Kind,
+    Operation,
+    Pub,
+    client_hop,
+)
+from overlay.notation import format_filter, format_publication, parse_filter
+from padres_tx.client.engine_halves import BrokerSeat
+from padres_tx.client.holdings import Holdings
+from padres_tx.client.session import Answered, Event, Notification, Say, Session
+from padres_tx.client.transactions import (
+    TCM_MARK,
+    Called,
+    Decided,
+    Drained,
+    Transactions,
+    Tx,
+    Utter,
+    Wake,
+)
+from padres_tx.client_messages import Began, Ended, Step, TxID, to_client
+from padres_tx.static import Op
+from proofs.oracle import Said, live
+from proofs.sim.simulated_overlay import DEADLINE_S, LATE, Does, IfHeld, World
+
+
+class Delivery(NamedTuple):
+    """A publication that has come to a client, and the callbacks that it was given to."""
+
+    pub: Pub
+    callbacks: tuple[str, ...]
+    #: How many of the client's un-subscriptions it had been told of before.
+    after: int = 0
+
+
+class SessionClient:
+    """One client: a session, its transactions, and what has become of them."""
+
+    def __init__(self, world: SessionWorld, name: str, edge: str) -> None:
+        self.world = world
+        self.name = name
+        self.edge = edge
+        #: Whether it subscribes with callbacks, and reads nothing else.
+        self.calls_back = world.calls_back(name)
+        self.session = Session(name)
+        self.transactions = Transactions(self.session)
+        self.deliveries: list[Delivery] = []
+        self.drained: list[str] = []
+        #: Its un-subscriptions that have taken effect, as it was told of them, and in what.
+        self.ended: list[tuple[Said, TxID | None]] = []
+        #: The number of each subscription with a callback that has taken effect.
+        self.numbered: dict[str, int] = {}
+        #: Whether somebody else's plan has subscribed it, and so without a callback.
+        self.was_planned = False
+        self._named: dict[tuple[TxID | None, int], str] = {}
+        self._unsubscribing: dict[int, Filter] = {}
+        self._names = itertools.count(1)
+
+    # --- what it does ---
+
+    def operate(self, kind: Kind, filter: Filter) -> int:
+        """A plain operation; 0 if the session refuses it at the call."""
+        callback = self._callback(kind)
+        try:
+            operation = self.session.operate(kind, filter, callback)
+        except OverlayError:
+            return 0
+        if callback:
+            self._named[None, operation.req] = callback
+        if kind == "usub":
+            self._unsubscribing[operation.req] = filter
+        self.world.sim.send(self.name, operation)
+        return operation.req
+
+    def publish(self, point: Mapping[str, Value]) -> int:
+        try:
+            pub = self.session.publish(dict(point))
+        except OverlayError:
+            return 0
+        self.world.sim.send(self.name, pub)
+        return pub.seq
+
+    def begin(
+        self, engine: str, ops: Iterable[Op | Does], *, commit: bool = True, **terms: Any
+    ) -> TxID:
+        """A transaction as a program makes it: what is refused at the call aborts it."""
+        tx, events = self.transactions.begin(engine, **terms)
+        self.carry_out(events)
+        try:
+            for op in ops:
+                self._do(tx, 0, op)
+        except OverlayError as error:
+            self.carry_out(self.transactions.abort(tx, str(error)))
+        else:
+            if commit:
+                self.carry_out(self.transactions.commit(tx))
+        return tx.id
+
+    def _do(self, tx: Tx, frame: int, does: Op | Does) -> None:
+        """Do something in a transaction. Raises as `Transactions.operate` does."""
+        if isinstance(does, IfHeld):
+            with contextlib.suppress(NotHeld):
+                self._do(tx, frame, does.step)
+            return
+        op = as_op(does) if isinstance(does, Step) else does
+        callback = self._callback(op.kind)
+        number, events = self.transactions.operate(tx, frame, op, callback)
+        if callback:
+            self._named[tx.id, number] = callback
+        self.carry_out(events)
+
+    def _callback(self, kind: str) -> str | None:
+        """A callback of its own for each subscription: its name."""
+        if kind != "sub" or not self.calls_back:
+            return None
+        return f"{self.name}-{next(self._names)}"
+
+    # --- what it is told ---
+
+    def receive(self, message: AnyMessage) -> None:
+        match message:
+            case Done(req, "", _, number) if (None, req) in self._named:
+                self.numbered[self._named[None, req]] = number
+            case Done(req, "", _, number) if req in self._unsubscribing:
+                self.ended.append((Said(number, "usub", self._unsubscribing[req]), None))
+            case EngineMessage(_, body):
+                told = to_client.decode(body)
+                if isinstance(told, Ended):
+                    self._told_numbers(told)
+        self.carry_out(self.session.receive(message))
+
+    def _told_numbers(self, ended: Ended) -> None:
+        for kind, filter, number, call, _ in ended.words:
+            callback = self._named.get((ended.tx, call))
+            if kind == "usub":
+                self.ended.append((Said(number, kind, filter), ended.tx))
+            elif kind == "sub" and callback:
+                self.numbered[callback] = number
+            elif kind == "sub":
+                self.was_planned = True
+
+    def carry_out(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Say(message) | Utter(message=message):
+                if isinstance(event, Utter) and isinstance(message, Operation):
+                    # A plain one in a transaction of plain ones.
+                    callback = self._named.get((event.tx.id, event.number))
+                    if callback:
+                        self._named[None, message.req] = callback
+                if self.world.sim.connected(self.name):
+                    self.world.sim.send(self.name, message)
+            case Answered():
+                self.carry_out(self.transactions.answered(event.req, event.error))
+            case Notification():
+                self._notified(event)
+            case Called(tx, frame, notification):
+                self._called(tx, frame, notification)
+            case Wake(tx, delay_s):
+                self.world.sim.at(delay_s, lambda: self.carry_out(self.transactions.wake(tx)))
+            case Decided(tx, result) if tx.coordinator or isinstance(tx.seat, BrokerSeat):
+                # With an engine that is all in the client, others have an outcome of their own.
+                ended = Ended(tx.id, result.committed, result.code, result.reason)
+                self.world.decided(self.name, ended)
+            case Drained(name):
+                self.drained.append(name)
+
+    def _notified(self, event: Notification) -> None:
+        if TCM_MARK in event.point:
+            self.carry_out(self.transactions.notified(event) or [])
+            return
+        callbacks = tuple(self.session.callbacks(event))
+        pub = Pub(event.publisher, event.seq, event.point, event.payload, event.hidden, event.life)
+        self.deliveries.append(Delivery(pub, callbacks, len(self.ended)))
+        if callbacks or not self.calls_back or self.was_planned:
+            self.world.got[self.name].append(pub)
+
+    def _called(self, tx: Tx, frame: int, notification: Notification) -> None:
+        reaction = self.world.reactions.get(self.name)
+        steps = reaction(notification.point) if reaction else []
+        error = steps if isinstance(steps, str) else ""
+        try:
+            for step in () if isinstance(steps, str) else steps:
+                self._do(tx, frame, step)
+        except OverlayError as refused:
+            error = str(refused)
+        self.carry_out(self.transactions.finish(tx, frame, error))
+
+
+def as_op(step: Step) -> Op:
+    return Op(step.kind, filter=step.filter, point=step.point, payload=step.payload)
+
+
+class SessionWorld(World):
+    """The overlay, and a session for each client."""
+
+    def __init__(self, tree: nx.Graph[str], choose: Choose, **more: Any) -> None:
+        super().__init__(tree, choose, **more)
+        self.sessions: dict[str, SessionClient] = {}
+
+    @staticmethod
+    def calls_back(client: str) -> bool:
+        """Whether a client subscribes with callbacks: every other one, by the end of its name."""
+        return client[-1:] in "02468"
+
+    def connect(
+        self, client: str, edge: str, joined: Callable[[str], object] | None = None
+    ) -> None:
+        made = self.sessions[client] = SessionClient(self, client, edge)
+
+        def receive(message: AnyMessage, now: float) -> list[AnyMessage]:
+            self._note(client, message)
+            made.receive(message)
+            self._answered(client, message)
+            return []
+
+        self.sim.connect(client, edge, receive)
+        join = made.session.join()
+        if joined is not None:
+            self.answers[client, join.req] = joined
+        self.sim.send(client, join)
+
+    def plain(self, client: str, kind: Kind, filter: Filter) -> int:
+        return self.sessions[client].operate(kind, filter)
+
+    def publish(self, client: str, point: Mapping[str, Value]) -> int:
+        return self.sessions[client].publish(point)
+
+    def begin(
+        self, engine: str, client: str, steps: Iterable[Does], *, commit: bool = True, **terms: Any
+    ) -> TxID:
+        tx = self.sessions[client].begin(engine, steps, commit=commit, **terms)
+        self.clients.asks(engine, tx)
+        return tx
+
+    def submit(self, client: str, steps: Iterable[Step], *, deadline_s: float = DEADLINE_S) -> TxID:
+        """A static transaction, one step after the other; what others do, a tcm asks of them."""
+        ops: list[Op] = []
+        for step in steps:
+            op = as_op(step)
+            if step.client != client:
+                control: dict[str, Value] = {"class": "ctl", "to": step.client}
+                op = Op("tcm", point=control, ops={step.client: [op]})
+            ops.append(op)
+        tx = self.sessions[client].begin("s-tx", ops, deadline_s=deadline_s)
+        if tx not in self.ended:
+            self.clients.asks("s-tx", tx)
+        return tx
+
+    def carried_out(self) -> dict[str, list[Said]]:
+        """What edge brokers have carried out for each client, without what was aborted."""
+        committed = {record.tx for record in self.sim.records if record.outcome == "committed"}
+        found: dict[str, list[Said]] = {}
+        for record in self.sim.records:
+            if record.source != client_hop(record.client):
+                continue
+            if record.kind == "begin" and not record.tx:
+                found[record.client] = []  # It has come, or come again.
+            elif record.kind == "apply" and (not record.tx or record.tx in committed):
+                number = int(record.op_id.rpartition("#")[2])
+                said = Said(number, record.op_kind, parse_filter(record.filter))
+                found[record.client].append(said)
+        return found
+
+    # --- what is noted ---
+
+    def _note(self, client: str, message: AnyMessage) -> None:
+        match message:
+            case Pub():
+                self.clients.saw(client, message)
+                self.log[client].append(message)
+            case EngineMessage(_, body):
+                told = to_client.decode(body)
+                self.log[client].append(told)
+                if isinstance(told, Began):
+                    self.ages[told.tx] = told.age
+                elif isinstance(told, Ended) and told.code not in LATE:
+                    self.clients.saw(client, message)
+
+    def _answered(self, client: str, message: AnyMessage) -> None:
+        if isinstance(message, Done):
+            self.done[client, message.req] = message.code
+            if (client, message.req) in self.answers:
+                self.answers.pop((client, message.req))(message.code)
+
+    def decided(self, client: str, ended: Ended) -> None:
+        """A client's session has learned the outcome of a transaction."""
+        self._ended(client, ended)
+
+
+# --- at rest ---
+
+
+def disagreements(
+    world: SessionWorld, points: Iterable[Mapping[str, Value]], filters: Iterable[Filter]
+) -> Iterator[tuple[str, str]]:
+    """Where a client and its edge broker disagree, with everything at rest: the client, and how.
+
+    They have to agree on every entry, but for those that make no difference; on what the client may
+    publish and take back; and its callbacks have to be those of its subscriptions that no later
+    un-subscription has ended.
+    """
+    done = world.carried_out()
+    for name, client in world.sessions.items():
+        if world.sim.connected(name) and name in done:
+            for how in _disagreements(world, client, done[name], list(points), list(filters)):
+                yield name, how
+
+
+def _disagreements(
+    world: SessionWorld,
+    client: SessionClient,
+    done: Sequence[Said],
+    points: Sequence[Mapping[str, Value]],
+    filters: Sequence[Filter],
+) -> Iterator[str]:
+    broker = world.sim.brokers[BrokerName(client.edge)]
+    hop, session = client_hop(client.name), client.session
+    routing = broker.routing
+    if session.pending:
+        yield f"{session.pending} requests are not answered"
+    for kinds, holdings in (
+        (("sub", "usub"), session.subscribed),
+        (("adv", "uadv"), session.advertised),
+    ):
+        yes, no = kinds
+        space = routing.space(yes, hop)
+        table = [
+            Said(entry.seq, yes if entry.positive else no, entry.filter)
+            for entry in space.of(client.name)
+        ]
+        believed = _held(holdings, yes, no)
+        if live(believed) != live(table):
+            yield f"it believes in {_text(live(believed))}, {client.edge} has {_text(live(table))}"
+        for filter in filters:
+            reaches = space.reaches(filter, client=client.name)
+            if holdings.reaches(filter) != reaches:
+                there = "something" if reaches else "nothing"
+                yield f"there is {there} of {format_filter(filter)} to {no}, and it is mistaken"
+    for point in points:
+        if session.advertises(point) != routing.may_publish(hop, point):
+            yield f"it is mistaken about publishing {format_publication(point)}"
+        meant = _meant(done, client, point)
+        called = set(session.subscribed.callbacks(point))
+        if called != meant:
+            text = format_publication(point)
+            yield f"{text} is for {sorted(meant)}, and goes to {sorted(called)}"
+
+
+def _held(holdings: Holdings, yes: str, no: str) -> list[Said]:
+    return [
+        Said(entry.number, yes if entry.positive else no, entry.filter)
+        for entry in holdings.entries()
+    ]
+
+
+def _text(said: Iterable[Said]) -> str:
+    return (
+        ", ".join(f"{one.seq} {one.kind} {format_filter(one.filter)}" for one in said) or "nothing"
+    )
+
+
+def _meant(done: Iterable[Said], client: SessionClient, point: Mapping[str, Value]) -> set[str]:
+    """The callbacks that a publication is for, from what the edge broker has carried out."""
+    ends = [one.seq for one in done if one.kind == "usub" and one.filter.matches(point)]
+    filters = {one.seq: one.filter for one in done if one.kind == "sub"}
+    return {
+        callback
+        for callback, number in client.numbered.items()
+        if number in filters and filters[number].matches(point) and number > max(ends, default=0)
+    }

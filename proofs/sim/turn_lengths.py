@@ -1,0 +1,114 @@
+"""How long a broker's turns are, counted in steps of the interpreter and not in time.
+
+A turn is one input of a broker: a message, a timer, a client's end. Nobody else is served while it
+lasts, so the longest one is what everybody may have to wait for. Steps are lines of Python that
+were executed and C functions that were called; they are the same on every machine and under any
+load, so a test can hold them against a budget. What a C function does inside is not seen: sizes
+that matter there (a large frame that is decoded) have limits of their own.
+
+This module knows nothing of what brokers do in a turn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from overlay.broker.core import Broker
+from overlay.effects import Effect
+from overlay.messages import AnyMessage, BrokerName, EngineMessage, Hop
+
+#: Steps that a turn may take. Measured in `tests/proofs/sim/test_turn_lengths.py`, a
+#: millisecond has 30,000 steps on one core of a server (2026, Python 3.11). So this is 10 ms
+#: there, and 20 ms on a machine that is half as fast.
+TURN_STEPS = 300_000
+
+
+class Turn(NamedTuple):
+    """One input of a broker, and how many steps it took."""
+
+    steps: int
+    broker: str
+    what: str
+
+
+class StepCounter:
+    """Counts the steps of calls."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def run(self, call: Callable[[], list[Effect]]) -> list[Effect]:
+        """Make the call; `steps` grows."""
+        traced, profiled = sys.gettrace(), sys.getprofile()
+        sys.setprofile(self._called)
+        sys.settrace(self._executed)
+        try:
+            return call()
+        finally:
+            sys.settrace(traced)
+            sys.setprofile(profiled)
+
+    def _executed(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self.steps += 1
+        return self._executed
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            self.steps += 1
+
+
+class Turns:
+    """The turns of the brokers of a world; while `counting`, each is counted."""
+
+    def __init__(self) -> None:
+        self.counting = False
+        self.taken: list[Turn] = []
+
+    @property
+    def longest(self) -> Turn:
+        return max(self.taken)
+
+    @property
+    def steps(self) -> int:
+        """The steps of all turns."""
+        return sum(turn.steps for turn in self.taken)
+
+    def take(self, broker: str, what: str, call: Callable[[], list[Effect]]) -> list[Effect]:
+        if not self.counting:
+            return call()
+        counter = StepCounter()
+        try:
+            return counter.run(call)
+        finally:
+            self.taken.append(Turn(counter.steps, broker, what))
+
+    def broker(self) -> type[Broker]:
+        """The broker, unchanged, whose turns are taken here."""
+        turns = self
+
+        class CountedBroker(Broker):
+            def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+                what = type(message).__name__
+                if isinstance(message, EngineMessage):
+                    what = f"{message.engine} message of {len(bytes(message.body))} bytes"
+                base = super().receive
+                return turns.take(
+                    self.name, f"{what} from {source}", lambda: base(source, message, now)
+                )
+
+            def wake(self, key: str, now: float) -> list[Effect]:
+                base = super().wake
+                return turns.take(self.name, f"timer {key}", lambda: base(key, now))
+
+            def client_left(self, client: str, now: float) -> list[Effect]:
+                base = super().client_left
+                return turns.take(self.name, f"{client} left", lambda: base(client, now))
+
+            def link_reset(self, neighbour: BrokerName, now: float) -> list[Effect]:
+                base = super().link_reset
+                return turns.take(self.name, f"{neighbour} reset", lambda: base(neighbour, now))
+
+        return CountedBroker

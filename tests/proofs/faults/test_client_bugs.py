@@ -1,0 +1,38 @@
+"""Planted bugs in clients are found in random runs, by who looks at real sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from padres_tx.client.holdings import Holdings
+from proofs.faults.client_bugs import CountsForItself, SilencesAtCommit
+from proofs.sim.runs import play
+from proofs.sim.workload import Run, Shape
+
+#: Seeds to look in; a bug shows itself in one run in thirty or so.
+SEEDS = 300
+
+
+def story(engine: str, seed: int) -> str:
+    """All that is wrong with a run."""
+    shape = Shape(engine, sessions=True)
+    return "; ".join(f"{one.kind}: {one.story}" for one in play(Run(shape, shape.tape(seed))))
+
+
+@pytest.mark.parametrize(
+    ("bug", "engine", "kind", "says"),
+    [
+        (SilencesAtCommit, "d-tx", "handover", "went to nobody"),
+        (CountsForItself, "s-tx", "divergence", "and it is mistaken"),
+        (CountsForItself, "s-tx", "divergence", "and goes to []"),
+    ],
+)
+def test_a_planted_bug_is_found(
+    bug: type[Holdings], engine: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("padres_tx.client.session.Holdings", bug)
+        stories = ((seed, story(engine, seed)) for seed in range(SEEDS))
+        seed, told = next((s, told) for s, told in stories if says in told)
+    assert kind in told
+    assert story(engine, seed) == ""
