@@ -61,11 +61,11 @@ def parse_tx(text: str) -> TxID | None:
     return parse_name(text)
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TransactionMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of these messages."""
 
 
-class Step(Said, frozen=True, array_like=True, gc=False):
+class Step(TransactionMessage, frozen=True, array_like=True, gc=False):
     """One operation of a client: a filter for (un-)sub and (un-)adv, a point for pub and tcm."""
 
     client: str
@@ -87,7 +87,7 @@ class Step(Said, frozen=True, array_like=True, gc=False):
 # --- from a client ---
 
 
-class Begin(Said, frozen=True, array_like=True, gc=False, tag=1):
+class Begin(TransactionMessage, frozen=True, array_like=True, gc=False, tag=1):
     """Begin a transaction. `age` is that of an attempt that has lost, 0 if this is the first.
 
     The broker believes an age that it has given to this client
@@ -99,7 +99,7 @@ class Begin(Said, frozen=True, array_like=True, gc=False, tag=1):
     age: int = 0
 
 
-class Operate(Said, frozen=True, array_like=True, gc=False, tag=2):
+class Operate(TransactionMessage, frozen=True, array_like=True, gc=False, tag=2):
     """One more operation of a frame; answered by `Operated`."""
 
     tx: TxID
@@ -111,7 +111,7 @@ class Operate(Said, frozen=True, array_like=True, gc=False, tag=2):
     held: bool = False
 
 
-class Finish(Said, frozen=True, array_like=True, gc=False, tag=3):
+class Finish(TransactionMessage, frozen=True, array_like=True, gc=False, tag=3):
     """The frame that a tcm opened is complete; `error` not empty: the client could not do it."""
 
     tx: TxID
@@ -119,20 +119,20 @@ class Finish(Said, frozen=True, array_like=True, gc=False, tag=3):
     error: str = ""
 
 
-class Commit(Said, frozen=True, array_like=True, gc=False, tag=4):
+class Commit(TransactionMessage, frozen=True, array_like=True, gc=False, tag=4):
     """The coordinator asks for the commit, when frame 0 is done; answered by `Ended`."""
 
     tx: TxID
 
 
-class Abort(Said, frozen=True, array_like=True, gc=False, tag=5):
+class Abort(TransactionMessage, frozen=True, array_like=True, gc=False, tag=5):
     """Somebody in the transaction wants it aborted; answered by `Ended`."""
 
     tx: TxID
     reason: str = ""
 
 
-class Submit(Said, frozen=True, array_like=True, gc=False, tag=6):
+class Submit(TransactionMessage, frozen=True, array_like=True, gc=False, tag=6):
     """A static transaction as a whole; answered by `Ended`."""
 
     tx: TxID
@@ -140,7 +140,7 @@ class Submit(Said, frozen=True, array_like=True, gc=False, tag=6):
     steps: tuple[Step, ...]
 
 
-class Look(Said, frozen=True, array_like=True, gc=False, tag=7):
+class Look(TransactionMessage, frozen=True, array_like=True, gc=False, tag=7):
     """What the client's own state has answered in a frame; not answered (`padres_tx.looks`).
 
     Whether the client holds a part of a filter in a table, or advertises a point.
@@ -154,7 +154,7 @@ class Look(Said, frozen=True, array_like=True, gc=False, tag=7):
     point: dict[str, Value] | None = None
 
 
-class AskOutcome(Said, frozen=True, array_like=True, gc=False, tag=8):
+class AskOutcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=8):
     """How has this transaction ended? Anybody may ask, at any broker; answered by `Outcome`, when
     it is decided."""
 
@@ -164,14 +164,14 @@ class AskOutcome(Said, frozen=True, array_like=True, gc=False, tag=8):
 # --- to a client ---
 
 
-class Began(Said, frozen=True, array_like=True, gc=False, tag=20):
+class Began(TransactionMessage, frozen=True, array_like=True, gc=False, tag=20):
     """The transaction is known, with this age."""
 
     tx: TxID
     age: int
 
 
-class Operated(Said, frozen=True, array_like=True, gc=False, tag=21):
+class Operated(TransactionMessage, frozen=True, array_like=True, gc=False, tag=21):
     """An operation of a frame is done: all that comes after it in the transaction will find it so.
 
     What it has made others do, on a tcm or an (un-)advertisement, is done as well.
@@ -182,7 +182,7 @@ class Operated(Said, frozen=True, array_like=True, gc=False, tag=21):
     number: int
 
 
-class Tcm(Said, frozen=True, array_like=True, gc=False, tag=22):
+class Tcm(TransactionMessage, frozen=True, array_like=True, gc=False, tag=22):
     """A transaction control message has come: act in this frame, and finish it."""
 
     tx: TxID
@@ -208,7 +208,7 @@ class Effective(NamedTuple):
     events: bool = False
 
 
-class Ended(Said, frozen=True, array_like=True, gc=False, tag=23):
+class Ended(TransactionMessage, frozen=True, array_like=True, gc=False, tag=23):
     """The decision. `code` says why it was aborted: "conflict" is worth another attempt.
 
     `words` are this client's routing operations that have become effective.
@@ -221,19 +221,19 @@ class Ended(Said, frozen=True, array_like=True, gc=False, tag=23):
     words: tuple[Effective, ...] = ()
 
 
-class Applied(Said, frozen=True, array_like=True, gc=False, tag=24):
+class Applied(TransactionMessage, frozen=True, array_like=True, gc=False, tag=24):
     """To the coordinator: every broker has carried the decision out."""
 
     tx: TxID
 
 
-class Drained(Said, frozen=True, array_like=True, gc=False, tag=25):
+class Drained(TransactionMessage, frozen=True, array_like=True, gc=False, tag=25):
     """To who took part: no publication from before the commit will come any more."""
 
     tx: TxID
 
 
-class Outcome(Said, frozen=True, array_like=True, gc=False, tag=27):
+class Outcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=27):
     """To who has asked: how a transaction has ended, with the code and the reason of an abort."""
 
     tx: TxID
@@ -242,7 +242,7 @@ class Outcome(Said, frozen=True, array_like=True, gc=False, tag=27):
     reason: str = ""
 
 
-class InDoubt(Said, frozen=True, array_like=True, gc=False, tag=26):
+class InDoubt(TransactionMessage, frozen=True, array_like=True, gc=False, tag=26):
     """To who takes part, once: the deadline has passed, and this side cannot end it alone.
 
     It waits for the broker `awaited`, which decides; `reason` says what is known of the way there.

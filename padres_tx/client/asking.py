@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from overlay.errors import OverlayError, ProtocolError
 from padres_tx import client_messages, registry
-from padres_tx.client.session import EngineEvent, Event, Say
+from padres_tx.client.session import EngineEvent, Event, SendMessage
 from padres_tx.client_messages import QUESTIONS_PER_CLIENT, parse_tx, tx_text
 from padres_tx.errors import BadTransaction, TooManyRequests, UnknownTransaction, no_name
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from padres_tx.client.transactions import Result, Transactions
 
 
-class Learned(EngineEvent, frozen=True):
+class OutcomeLearned(EngineEvent, frozen=True):
     """The answer to a question: how a transaction has ended, or why that is not known."""
 
     tx: str
@@ -39,9 +39,9 @@ class OutcomeQuestions:
         self._open: set[str] = set()
 
     def ask(self, name: str, engine: str | None = None) -> tuple[str, list[Event]]:
-        """Ask for the outcome; `Learned` follows, or is the only event if the client knows it.
+        """Ask for the outcome; `OutcomeLearned` follows, at once if the client knows it.
 
-        Answers with the name that `Learned` will have.
+        Answers with the name that `OutcomeLearned` will have.
 
         Raises UnknownTransaction for what is no name; UnknownEngine, BadTransaction,
         TooManyRequests.
@@ -51,9 +51,9 @@ class OutcomeQuestions:
             raise no_name(name)
         known = self._transactions.get(tx_id)
         if known is not None and known.result is not None:
-            return known.name, [Learned(known.name, known.result)]
+            return known.name, [OutcomeLearned(known.name, known.result)]
         engine = engine or (known.engine if known is not None else None)
-        if engine is not None and not self._transactions.seat(engine).remembers:
+        if engine is not None and not self._transactions.half(engine).remembers:
             raise BadTransaction(f"brokers remember no outcomes of {engine} transactions")
         name = tx_text(tx_id)
         if name not in self._asked and len(self._asked) >= QUESTIONS_PER_CLIENT:
@@ -68,13 +68,13 @@ class OutcomeQuestions:
             if each not in asked:
                 asked.add(each)
                 body = client_messages.from_client.encode(client_messages.AskOutcome(tx_id))
-                events.append(Say(client_messages.engine_message(each, body)))
+                events.append(SendMessage(client_messages.engine_message(each, body)))
         return name, events
 
     def _remembering(self) -> list[str]:
         """The package's own engines: a broker has these, and may not have others."""
-        seats = (self._transactions.seat(name) for name in registry.own_names())
-        return [seat.engine for seat in seats if seat.remembers]
+        seats = (self._transactions.half(name) for name in registry.own_names())
+        return [half.engine for half in seats if half.remembers]
 
     def told(self, engine: str, outcome: client_messages.Outcome) -> list[Event]:
         """An engine at the edge broker has answered. Raises ProtocolError if it was not asked."""
@@ -92,11 +92,11 @@ class OutcomeQuestions:
         self._open.discard(name)
         match outcome.status:
             case "unknown":
-                return [Learned(name, error=UnknownTransaction(f"{name}: {outcome.reason}"))]
+                return [OutcomeLearned(name, error=UnknownTransaction(f"{name}: {outcome.reason}"))]
             case "busy":
-                return [Learned(name, error=TooManyRequests(f"{name}: {outcome.reason}"))]
+                return [OutcomeLearned(name, error=TooManyRequests(f"{name}: {outcome.reason}"))]
         # Here, since that module is made of what this one has.
         from padres_tx.client.transactions import Result
 
         result = Result(name, engine, outcome.status, outcome.code, outcome.reason)
-        return [Learned(name, result)]
+        return [OutcomeLearned(name, result)]

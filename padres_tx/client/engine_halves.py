@@ -1,11 +1,11 @@
 """The client's halves of transaction engines: how a client's transaction reaches its edge broker.
 
-An engine has one seat for each client. The dynamic one sends each operation as it comes, and lets
+An engine has one half for each client. The dynamic one sends each operation as it comes, and lets
 the receivers of a tcm act; the static one gathers everything and sends one plan. The module of an
 engine names the half that it goes with, "dynamic" or "static", or brings a class of its own,
-derived from `Seat` (`padres_tx.engines`).
+derived from `ClientHalf` (`padres_tx.engines`).
 
-A seat is pure, as all of `padres_tx.client.transactions` is, which checks the calls and keeps what
+A half is pure, as all of `padres_tx.client.transactions` is, which checks the calls and keeps what
 all engines have in common.
 """
 
@@ -19,21 +19,29 @@ import msgspec
 from overlay.errors import OverlayError, ProtocolError
 from overlay.messages import AnyMessage, ClientName
 from padres_tx import client_messages
-from padres_tx.client.holdings import Change
-from padres_tx.client.session import Event, Notification, Say
-from padres_tx.client.transactions import Applied, Did, Doubt, Terms, Transactions, Tx, Utter
+from padres_tx.client.holdings import HoldingChange
+from padres_tx.client.session import Event, Notification, SendMessage
+from padres_tx.client.transactions import (
+    ClientTransaction,
+    CommitApplied,
+    Doubt,
+    OperationDone,
+    SendForOperation,
+    Terms,
+    Transactions,
+)
 from padres_tx.client_messages import TxID, tx_text
 from padres_tx.static import Op, Plan
 
 
-class Seat(ABC):
+class ClientHalf(ABC):
     """The client's half of an engine. Calls come checked; each answers with events."""
 
     #: What `begin` takes beside a deadline.
     options: ClassVar[tuple[str, ...]] = ()
     #: Whether the coordinator gives everything at once, others' operations included.
     is_static: ClassVar[bool] = False
-    #: Whether `Drained` follows a commit.
+    #: Whether `CommitDrained` follows a commit.
     drains: ClassVar[bool] = False
     #: Whether brokers remember outcomes, and answer `client_messages.AskOutcome`.
     remembers: ClassVar[bool] = False
@@ -45,32 +53,34 @@ class Seat(ABC):
         self.transactions = transactions
         self.session = transactions.session
 
-    def new(self, id: TxID, *, coordinator: bool) -> Tx:
-        return Tx(id, self, coordinator=coordinator)
+    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
+        return ClientTransaction(id, self, coordinator=coordinator)
 
     @abstractmethod
-    def begin(self, tx: Tx, terms: Terms) -> list[Event]: ...
+    def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]: ...
 
     @abstractmethod
-    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]: ...
+    def operate(
+        self, tx: ClientTransaction, frame: int, number: int, op: Op, callback: Any
+    ) -> list[Event]: ...
 
     @abstractmethod
-    def commit(self, tx: Tx) -> list[Event]: ...
+    def commit(self, tx: ClientTransaction) -> list[Event]: ...
 
     @abstractmethod
-    def abort(self, tx: Tx, reason: str) -> list[Event]: ...
+    def abort(self, tx: ClientTransaction, reason: str) -> list[Event]: ...
 
     @abstractmethod
-    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]: ...
+    def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]: ...
 
     @abstractmethod
-    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]: ...
+    def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]: ...
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
         """Take a message of the engine's half at the edge broker. Raises ProtocolError."""
         raise ProtocolError(f"{self.engine} has nothing to say to a client")
 
-    def wake(self, tx: Tx) -> list[Event]:
+    def wake(self, tx: ClientTransaction) -> list[Event]:
         raise AssertionError(f"{self.engine} did not ask to be woken")
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
@@ -80,12 +90,12 @@ class Seat(ABC):
         return None
 
 
-class BrokerSeat(Seat):
+class BrokerDecidedHalf(ClientHalf):
     """What engines that are decided at a broker have in common."""
 
     remembers = True
 
-    def abort(self, tx: Tx, reason: str) -> list[Event]:
+    def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
         return [self.say(client_messages.Abort(tx.id, reason))]
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
@@ -94,7 +104,7 @@ class BrokerSeat(Seat):
             case client_messages.Ended():
                 return self._ended(message)
             case client_messages.Applied():
-                return [Applied(tx_text(message.tx))]
+                return [CommitApplied(tx_text(message.tx))]
             case client_messages.Drained():
                 return self.transactions.drained(message.tx)
             case client_messages.InDoubt():
@@ -115,11 +125,11 @@ class BrokerSeat(Seat):
             # Somebody else's, of which only publications have come, or words on our behalf.
             tx = self.new(ended.tx, coordinator=False)
             self.transactions.add(tx)
-        changes = [Change(*effective) for effective in ended.words]
+        changes = [HoldingChange(*effective) for effective in ended.words]
         return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
 
-    def say(self, message: client_messages.FromClient) -> Say:
-        return Say(self.message(message))
+    def say(self, message: client_messages.FromClient) -> SendMessage:
+        return SendMessage(self.message(message))
 
     def message(self, message: client_messages.FromClient) -> AnyMessage:
         return client_messages.engine_message(
@@ -127,16 +137,18 @@ class BrokerSeat(Seat):
         )
 
 
-class DynamicSeat(BrokerSeat):
+class DynamicHalf(BrokerDecidedHalf):
     """Each operation goes out as it comes; receivers of a tcm decide for themselves what to do."""
 
     drains = True
     reads = True
 
-    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+    def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]:
         return [self.say(client_messages.Begin(tx.id, terms.deadline_s, terms.age))]
 
-    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+    def operate(
+        self, tx: ClientTransaction, frame: int, number: int, op: Op, callback: Any
+    ) -> list[Event]:
         self.transactions.start(tx, number, op)
         self.transactions.listen(tx, number, op, callback)
         step = client_messages.Step(
@@ -151,24 +163,24 @@ class DynamicSeat(BrokerSeat):
         )
         held = self.transactions.held_outside(op)
         operate = client_messages.Operate(tx.id, frame, number, step, held)
-        return [*self._looks(tx, frame), Utter(tx, number, self.message(operate))]
+        return [*self._looks(tx, frame), SendForOperation(tx, number, self.message(operate))]
 
-    def commit(self, tx: Tx) -> list[Event]:
+    def commit(self, tx: ClientTransaction) -> list[Event]:
         return [*self._looks(tx, 0), self.say(client_messages.Commit(tx.id))]
 
-    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+    def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]:
         return [*self._looks(tx, frame), self.say(client_messages.Finish(tx.id, frame, error))]
 
-    def _looks(self, tx: Tx, frame: int) -> list[Event]:
-        return [Utter(tx, 0, self.message(look)) for look in tx.looks.take(frame)]
+    def _looks(self, tx: ClientTransaction, frame: int) -> list[Event]:
+        return [SendForOperation(tx, 0, self.message(look)) for look in tx.looks.take(frame)]
 
-    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+    def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         if not number:  # A look that nobody can validate.
             return [self.say(client_messages.Abort(tx.id, str(error)))]
         self.transactions.over(tx, number)
         self.session.withdraw(tx.id, number)
-        tx.said = [said for said in tx.said if said.number != number]
-        return [Did(tx, number, error)]
+        tx.sent = [said for said in tx.sent if said.number != number]
+        return [OperationDone(tx, number, error)]
 
     def told(self, message: client_messages.ToClient) -> list[Event]:
         match message:
@@ -180,7 +192,7 @@ class DynamicSeat(BrokerSeat):
                 if message.number not in tx.under_way:
                     raise ProtocolError(f"{tx.name} has no operation {message.number} under way")
                 self.transactions.over(tx, message.number)
-                return [Did(tx, message.number)]
+                return [OperationDone(tx, message.number)]
             case client_messages.Tcm():
                 return self._tcm(message)
         return super().told(message)
@@ -196,22 +208,22 @@ class DynamicSeat(BrokerSeat):
         notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload, life=tcm.life)
         return self.transactions.call(tx, tcm.frame, notification)
 
-    def _open(self, id: TxID) -> Tx:
+    def _open(self, id: TxID) -> ClientTransaction:
         tx = self.transactions.get(id)
         if tx is None or tx.state == "ended":
             raise ProtocolError(f"{tx_text(id)} is not open at {self.session.name}")
         return tx
 
 
-class StaticTx(Tx):
+class PlannedTransaction(ClientTransaction):
     """A transaction that is gathered first."""
 
-    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
-        super().__init__(id, seat, coordinator=coordinator)
+    def __init__(self, id: TxID, half: ClientHalf, *, coordinator: bool) -> None:
+        super().__init__(id, half, coordinator=coordinator)
         self.plan = Plan(id[0])
 
 
-class StaticSeat(BrokerSeat):
+class StaticHalf(BrokerDecidedHalf):
     """Everything is gathered here, and goes out as one plan when the commit is asked for.
 
     Those who take part are only told the outcome: their edge brokers have acted for them.
@@ -219,37 +231,39 @@ class StaticSeat(BrokerSeat):
 
     is_static = True
 
-    def new(self, id: TxID, *, coordinator: bool) -> Tx:
-        return StaticTx(id, self, coordinator=coordinator)
+    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
+        return PlannedTransaction(id, self, coordinator=coordinator)
 
-    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+    def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]:
         return []
 
-    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
-        assert isinstance(tx, StaticTx)
+    def operate(
+        self, tx: ClientTransaction, frame: int, number: int, op: Op, callback: Any
+    ) -> list[Event]:
+        assert isinstance(tx, PlannedTransaction)
         tx.plan.add(op, number)
         self.transactions.listen(tx, number, op, callback)
         return []
 
-    def commit(self, tx: Tx) -> list[Event]:
-        assert isinstance(tx, StaticTx)
+    def commit(self, tx: ClientTransaction) -> list[Event]:
+        assert isinstance(tx, PlannedTransaction)
         if not len(tx.plan):
-            return [*self.transactions.end(tx, True), Applied(tx.name)]
+            return [*self.transactions.end(tx, True), CommitApplied(tx.name)]
         submit = client_messages.Submit(tx.id, tx.deadline_s, tx.plan.steps(self.session.number))
-        return [Utter(tx, 0, self.message(submit))]
+        return [SendForOperation(tx, 0, self.message(submit))]
 
-    def abort(self, tx: Tx, reason: str) -> list[Event]:
+    def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
         if tx.state == "committing":
             return super().abort(tx, reason)
         # Nobody else knows of it yet.
         return self.transactions.end(tx, False, "aborted", reason or f"{tx.id[0]} aborted it")
 
-    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+    def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]:
         raise AssertionError("a static transaction calls nobody")
 
-    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+    def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         return self.transactions.end(tx, False, error.code, str(error))
 
 
 #: The halves that an engine can go with by name.
-HALVES: dict[Any, type[Seat]] = {"dynamic": DynamicSeat, "static": StaticSeat}
+HALVES: dict[Any, type[ClientHalf]] = {"dynamic": DynamicHalf, "static": StaticHalf}

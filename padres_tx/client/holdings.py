@@ -80,7 +80,7 @@ class Holding(Entry):
         return 0 if self.seq % GAP or self.seq >= UNANSWERED else self.seq // GAP
 
 
-class Change(NamedTuple):
+class HoldingChange(NamedTuple):
     """A routing operation that a commit has made effective; `call` is 0 if it is not the client's
     own."""
 
@@ -121,7 +121,7 @@ class Holdings:
         #: Subscriptions with a callback in transactions that are not decided, by call.
         self._undecided: dict[Version, dict[int, Holding]] = {}
         #: Committed transactions that are not drained, with what they have changed here.
-        self._undrained: dict[Version, list[Change]] = {}
+        self._undrained: dict[Version, list[HoldingChange]] = {}
         #: What is hidden from publications with certain stamps: by a version that stands for these
         #: transactions, the entries and the transactions.
         self._marked: dict[Version, dict[Holding, None]] = {}
@@ -266,7 +266,7 @@ class Holdings:
         for entry in self._undecided.pop(tx, {}).values():
             self._remove(entry)
 
-    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+    def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
         """The transaction has ended with these changes; `drained` follows if it drains."""
         said = self._undecided.pop(tx, {})
         for change in sorted(changes, key=_number):
@@ -430,7 +430,7 @@ def _place(entry: Entry) -> int:
     return entry.seq
 
 
-def _number(change: Change) -> int:
+def _number(change: HoldingChange) -> int:
     return change.number
 
 

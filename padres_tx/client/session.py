@@ -14,7 +14,7 @@ What the client holds, and which callbacks a publication is for, is in `padres_t
 by the numbers that the edge broker gives to routing operations. With this the caller's mistakes
 raise at the call. The edge broker checks again and has the last say.
 
-Transactions are spoken by engines: `extend` gives an engine its seat, and the session hands its
+Transactions are spoken by engines: `extend` gives an engine its half, and the session hands its
 messages over unread. What a transaction changes for the client comes back by `commit`.
 """
 
@@ -53,7 +53,7 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from padres_tx.client.holdings import CALLS_LIMIT, Change, Holdings
+from padres_tx.client.holdings import CALLS_LIMIT, HoldingChange, Holdings
 from padres_tx.errors import BadName, TooManyRequests
 
 #: Requests that may wait for their answers at once. A broker keeps a task for each, and a program
@@ -110,7 +110,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"the payload of {self.name}: {error}") from None
 
 
-class Refused(msgspec.Struct, frozen=True):
+class PublicationRefused(msgspec.Struct, frozen=True):
     """A publication of this client went nowhere; there is no call left that could raise it.
 
     An engine without a half at brokers says the same of an operation in somebody's transaction.
@@ -121,7 +121,7 @@ class Refused(msgspec.Struct, frozen=True):
     error: OverlayError
 
 
-class Say(msgspec.Struct, frozen=True):
+class SendMessage(msgspec.Struct, frozen=True):
     """An engine wants this message sent."""
 
     message: AnyMessage
@@ -131,10 +131,10 @@ class EngineEvent(msgspec.Struct, frozen=True):
     """Base of what engines tell the client's transactions; a session passes it on."""
 
 
-Event: TypeAlias = Answered | Notification | Refused | Say | EngineEvent
+Event: TypeAlias = Answered | Notification | PublicationRefused | SendMessage | EngineEvent
 
 
-class EngineSeat(Protocol):
+class EngineReceiver(Protocol):
     """The client's half of a transaction engine, as far as a session has to know it."""
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
@@ -166,9 +166,9 @@ class Session:
         self._pending: dict[int, Holdings | None] = {}
         self.advertised = Holdings(name, client_hop(name))
         self.subscribed = Holdings(name, client_hop(name))
-        self._seats: dict[str, EngineSeat] = {}
-        #: Makes the seat of an engine that speaks first, with somebody else's transaction.
-        self.open_seat: Callable[[str], EngineSeat | None] = lambda engine: None
+        self._halves: dict[str, EngineReceiver] = {}
+        #: Makes the half of an engine that speaks first, with somebody else's transaction.
+        self.open_half: Callable[[str], EngineReceiver | None] = lambda engine: None
 
     @property
     def pending(self) -> int:
@@ -199,7 +199,7 @@ class Session:
         return Operation(req, kind, self.name, req, box, events=events)
 
     def publish(self, point: PointLike, payload: bytes = b"") -> Pub:
-        """Publish; only a refusal is answered (`Refused`).
+        """Publish; only a refusal is answered (`PublicationRefused`).
 
         Raises FilterError; NotAdvertised for a point outside what the client advertised; TypeError
         for a payload that is no bytes.
@@ -218,10 +218,10 @@ class Session:
         """Take a call back whose message could not be sent at all."""
         self._answer(message.req, error)
 
-    def extend(self, engine: str, seat: EngineSeat) -> None:
+    def extend(self, engine: str, half: EngineReceiver) -> None:
         """Hand over what this engine's broker half sends from now on."""
-        assert engine not in self._seats, f"{engine} has its seat already"
-        self._seats[engine] = seat
+        assert engine not in self._halves, f"{engine} has its half already"
+        self._halves[engine] = half
 
     # --- for engines ---
 
@@ -240,7 +240,7 @@ class Session:
         """An operation in a transaction was not sent after all."""
         self.subscribed.withdraw(tx, call)
 
-    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+    def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
         """A transaction has changed what the client holds; `drained` follows if it drains.
 
         Raises ProtocolError for numbers that an edge broker cannot have given.
@@ -310,14 +310,14 @@ class Session:
                     self.life = message.number
                 return [answered]
             case PubRefused():
-                return [Refused(message.seq, from_code(message.code, message.reason))]
+                return [PublicationRefused(message.seq, from_code(message.code, message.reason))]
             case Report():
                 return [self._answer(message.req, _fault(message.body), message.body)]
             case EngineMessage():
-                seat = self._seats.get(message.engine) or self.open_seat(message.engine)
-                if seat is None:
+                half = self._halves.get(message.engine) or self.open_half(message.engine)
+                if half is None:
                     raise ProtocolError(f"{self.name} uses no engine {message.engine!r}")
-                return seat.receive(message.body)
+                return half.receive(message.body)
         raise ProtocolError(f"a client takes no {type(message).__name__}")
 
     # --- requests and what is held ---

@@ -35,7 +35,7 @@ from overlay.filters import Filter, Value
 from overlay.messages import AnyMessage, Kind
 from padres_tx import registry
 from padres_tx.client.asking import OutcomeQuestions
-from padres_tx.client.holdings import Change
+from padres_tx.client.holdings import HoldingChange
 from padres_tx.client.session import EngineEvent, Event, Notification, Session
 from padres_tx.client_messages import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, parse_tx, tx_text
 from padres_tx.errors import (
@@ -52,7 +52,7 @@ from padres_tx.looks import Looks, Table
 from padres_tx.static import Op
 
 if TYPE_CHECKING:
-    from padres_tx.client.engine_halves import Seat
+    from padres_tx.client.engine_halves import ClientHalf
 
 #: The time a transaction has, unless it says otherwise. What it touches may hold up others until
 #: it is decided; one that needs longer than a call may take is stuck.
@@ -110,45 +110,45 @@ class Result(msgspec.Struct, frozen=True):
 # --- events -------------------------------------------------------------------------------------
 
 
-class Utter(EngineEvent, frozen=True):
+class SendForOperation(EngineEvent, frozen=True):
     """Send this for an operation, or tell `unsent` that it cannot be sent."""
 
-    tx: Tx
+    tx: ClientTransaction
     number: int
     message: AnyMessage
 
 
-class Did(EngineEvent, frozen=True):
+class OperationDone(EngineEvent, frozen=True):
     """An operation is done everywhere, or has failed by itself."""
 
-    tx: Tx
+    tx: ClientTransaction
     number: int
     error: OverlayError | None = None
 
 
-class Called(EngineEvent, frozen=True):
+class TcmReceived(EngineEvent, frozen=True):
     """A tcm has come: act in this frame, and finish it."""
 
-    tx: Tx
+    tx: ClientTransaction
     frame: int
     notification: Notification
 
 
-class Wake(EngineEvent, frozen=True):
+class SetTransactionTimer(EngineEvent, frozen=True):
     """Call `wake` for the transaction after so long."""
 
-    tx: Tx
+    tx: ClientTransaction
     delay_s: float
 
 
-class Decided(EngineEvent, frozen=True):
+class TransactionEnded(EngineEvent, frozen=True):
     """A transaction has ended, one that this client coordinates or has to do with."""
 
-    tx: Tx
+    tx: ClientTransaction
     result: Result
 
 
-class Applied(EngineEvent, frozen=True):
+class CommitApplied(EngineEvent, frozen=True):
     """Every broker has carried the commit out."""
 
     tx: str
@@ -182,7 +182,7 @@ class DrainedTx(str):
         return drained
 
 
-class Drained(EngineEvent, frozen=True):
+class CommitDrained(EngineEvent, frozen=True):
     """No publication from before the commit will come any more."""
 
     tx: DrainedTx
@@ -191,7 +191,7 @@ class Drained(EngineEvent, frozen=True):
 # --- transactions -------------------------------------------------------------------------------
 
 
-class Said(NamedTuple):
+class SentOperation(NamedTuple):
     """A routing operation that this client has said in a transaction."""
 
     number: int
@@ -200,13 +200,13 @@ class Said(NamedTuple):
     frame: int = 0
 
 
-class Tx:
+class ClientTransaction:
     """One transaction, as this client sees it."""
 
-    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
+    def __init__(self, id: TxID, half: ClientHalf, *, coordinator: bool) -> None:
         self.id = id
         self.name = tx_text(id)
-        self.seat = seat
+        self.half = half
         self.coordinator = coordinator
         self.state: Literal["open", "committing", "aborting", "ended"] = "open"
         self.deadline_s = DEADLINE_S
@@ -216,17 +216,17 @@ class Tx:
         self.frames: dict[int, None] = {0: None} if coordinator else {}
         #: This client's operations that are not done yet, with the sizes of their payloads.
         self.under_way: dict[int, int] = {}
-        self.said: list[Said] = []
+        self.sent: list[SentOperation] = []
         self.looks = Looks(id)
         self.result: Result | None = None
         #: Whether no publication from before its commit will come any more.
         self.drained = False
         #: Whether the caller has asked for the end, and so learns how it came.
-        self.told = False
+        self.end_requested = False
 
     @property
     def engine(self) -> str:
-        return self.seat.engine
+        return self.half.engine
 
     def __repr__(self) -> str:
         return f"<{self.engine} transaction {self.name}, {self.state}>"
@@ -246,18 +246,18 @@ class Transactions:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._seats: dict[str, Seat] = {}
+        self._halves: dict[str, ClientHalf] = {}
         self.questions = OutcomeQuestions(self)
         #: By name: those that are not ended, and the last ENDED_LIMIT that are.
-        self._txs: dict[str, Tx] = {}
-        self._ended: deque[Tx] = deque()
+        self._txs: dict[str, ClientTransaction] = {}
+        self._ended: deque[ClientTransaction] = deque()
         #: Committed ones in which this client has changed something, until they are drained; the
         #: last ENDED_LIMIT of them.
         self._undrained: dict[str, DrainedTx] = {}
         self._coordinated = 0
         self._called = 0
         self._bytes_under_way = 0
-        session.open_seat = self._open_seat
+        session.open_half = self._open_half
 
     # --- calls of a coordinator ---
 
@@ -268,16 +268,16 @@ class Transactions:
         deadline_s: float = DEADLINE_S,
         age: int = 0,
         **options: Any,
-    ) -> tuple[Tx, list[Event]]:
+    ) -> tuple[ClientTransaction, list[Event]]:
         """Begin a transaction; `age` is for another attempt at one that has lost.
 
         Raises UnknownEngine, BadTransaction, TooManyRequests.
         """
-        seat = self.seat(engine)
+        half = self.half(engine)
         for name in options:
-            if name not in seat.options:
+            if name not in half.options:
                 raise BadTransaction(
-                    f"a {engine} transaction has no {name!r}{_there(seat.options)}"
+                    f"a {engine} transaction has no {name!r}{_there(half.options)}"
                 )
         check_seconds("deadline_s", deadline_s, DEADLINE_LIMIT_S)
         if self._coordinated >= OPEN_LIMIT:
@@ -285,14 +285,14 @@ class Transactions:
                 f"{self.session.name} has {OPEN_LIMIT} open transactions; end some first"
             )
         session = self.session
-        tx = seat.new((session.name, session.life, session.number()), coordinator=True)
+        tx = half.new((session.name, session.life, session.number()), coordinator=True)
         tx.deadline_s = deadline_s
-        events = seat.begin(tx, Terms(deadline_s, age, options))
+        events = half.begin(tx, Terms(deadline_s, age, options))
         self.add(tx)
         return tx, events
 
-    def commit(self, tx: Tx) -> list[Event]:
-        """Ask for the commit; `Decided` follows, if there is no result already.
+    def commit(self, tx: ClientTransaction) -> list[Event]:
+        """Ask for the commit; `TransactionEnded` follows, if there is no result already.
 
         Raises NotCoordinator, TransactionFinished.
         """
@@ -304,22 +304,24 @@ class Transactions:
             return []
         if tx.state != "open":
             raise TransactionFinished(f"{tx.name} is {tx.state} already")
-        events = tx.seat.commit(tx)
+        events = tx.half.commit(tx)
         if tx.result is None:
             tx.state = "committing"
-        tx.told = True
+        tx.end_requested = True
         return events
 
     # --- calls of everybody in it ---
 
-    def operate(self, tx: Tx, frame: int, op: Op, callback: Any = None) -> tuple[int, list[Event]]:
-        """Do something in a frame; `Did` follows with the number, except in a static one.
+    def operate(
+        self, tx: ClientTransaction, frame: int, op: Op, callback: Any = None
+    ) -> tuple[int, list[Event]]:
+        """Do something in a frame; `OperationDone` follows, except in a static transaction.
 
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
         TooManyRequests.
         """
         self._check_open(tx, frame)
-        if op.is_static and not tx.seat.is_static:
+        if op.is_static and not tx.half.is_static:
             raise BadTransaction(
                 f"{tx.engine} cannot take `ops` or `after`: these are for static transactions "
                 "(s-tx); here receivers act in their own handlers (on_tcm)"
@@ -335,12 +337,12 @@ class Transactions:
             )
         self._check_held(tx, frame, op)
         number = self.session.number()
-        events = tx.seat.operate(tx, frame, number, op, callback)
+        events = tx.half.operate(tx, frame, number, op, callback)
         if op.filter is not None and op.kind != "pub" and op.kind != "tcm":
-            tx.said.append(Said(number, op.kind, op.filter, frame))
+            tx.sent.append(SentOperation(number, op.kind, op.filter, frame))
         return number, events
 
-    def holds(self, tx: Tx, frame: int, filter: Filter) -> bool:
+    def holds(self, tx: ClientTransaction, frame: int, filter: Filter) -> bool:
         """Whether the client is subscribed to a part of the filter, in the transaction.
 
         Raises TransactionFinished, TransactionAborted, TooManyRequests.
@@ -349,7 +351,7 @@ class Transactions:
         found = self.session.holds("sub", filter, self._own_words(tx, frame, "sub"))
         return self._looked(tx, frame, "sub", filter, found=found)
 
-    def advertises(self, tx: Tx, frame: int, point: Mapping[str, Value]) -> bool:
+    def advertises(self, tx: ClientTransaction, frame: int, point: Mapping[str, Value]) -> bool:
         """Whether the client may publish there, in the transaction.
 
         Raises TransactionFinished, TransactionAborted, TooManyRequests.
@@ -358,8 +360,8 @@ class Transactions:
         found = self.session.advertises(point, self._own_words(tx, frame, "adv"))
         return self._looked(tx, frame, "adv", point, found=found)
 
-    def abort(self, tx: Tx, reason: str = "") -> list[Event]:
-        """Ask for the abort; `Decided` follows, if there is no result already.
+    def abort(self, tx: ClientTransaction, reason: str = "") -> list[Event]:
+        """Ask for the abort; `TransactionEnded` follows, if there is no result already.
 
         Raises TransactionFinished.
         """
@@ -367,13 +369,13 @@ class Transactions:
             return []
         if tx.state in ("aborting", "ended"):
             raise TransactionFinished(f"{tx.name} is {tx.state} already")
-        events = tx.seat.abort(tx, _line(reason))
+        events = tx.half.abort(tx, _line(reason))
         if tx.result is None:
             tx.state = "aborting"
-        tx.told = True
+        tx.end_requested = True
         return events
 
-    def finish(self, tx: Tx, frame: int, error: str = "") -> list[Event]:
+    def finish(self, tx: ClientTransaction, frame: int, error: str = "") -> list[Event]:
         """What a tcm has asked for is said; with an error, it cannot be done."""
         if frame not in tx.frames:
             return []
@@ -383,9 +385,9 @@ class Transactions:
         self._called -= 1
         if tx.state == "aborting":
             return []
-        return tx.seat.finish(tx, frame, _line(error))
+        return tx.half.finish(tx, frame, _line(error))
 
-    def find(self, name: str) -> Tx:
+    def find(self, name: str) -> ClientTransaction:
         """The transaction of that name.
 
         Raises UnknownTransaction.
@@ -410,60 +412,60 @@ class Transactions:
 
     # --- what the shell has to tell ---
 
-    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+    def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         """The message of an operation (0: of the whole) is too large to be sent."""
-        return tx.seat.unsent(tx, number, error)
+        return tx.half.unsent(tx, number, error)
 
-    def wake(self, tx: Tx) -> list[Event]:
-        """The time that `Wake` asked for has passed."""
-        return tx.seat.wake(tx)
+    def wake(self, tx: ClientTransaction) -> list[Event]:
+        """The time that `SetTransactionTimer` asked for has passed."""
+        return tx.half.wake(tx)
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
         """A plain request is through; it may be an engine's."""
-        return [event for seat in self._seats.values() for event in seat.answered(req, error)]
+        return [event for half in self._halves.values() for event in half.answered(req, error)]
 
     def notified(self, notification: Notification) -> list[Event] | None:
         """What a marked publication means (`TCM_MARK`); None if it is a plain one after all."""
         engine, _, name = str(notification.point[TCM_MARK]).partition(" ")
-        seat = self._open_seat(engine)
-        return None if seat is None else seat.notified(name, notification)
+        half = self._open_half(engine)
+        return None if half is None else half.notified(name, notification)
 
     # --- seats ---
 
-    def seat(self, engine: str) -> Seat:
-        """The seat of an engine, taken when it is first asked for.
+    def half(self, engine: str) -> ClientHalf:
+        """The half of an engine, taken when it is first asked for.
 
         Raises UnknownEngine.
         """
         if not isinstance(engine, str):
             raise UnknownEngine(f"an engine has a name, as 'd-tx', and is not {engine!r}")
-        seat = self._seats.get(engine)
-        if seat is None:
+        half = self._halves.get(engine)
+        if half is None:
             # Here, since seats are made of what this module has.
             from padres_tx.client.engine_halves import HALVES
 
-            half = registry.load(engine).client
-            seat = self._seats[engine] = HALVES.get(half, half)(engine, self)
-            self.session.extend(engine, seat)
-        return seat
+            named = registry.load(engine).client
+            half = self._halves[engine] = HALVES.get(named, named)(engine, self)
+            self.session.extend(engine, half)
+        return half
 
-    def _open_seat(self, engine: str) -> Seat | None:
+    def _open_half(self, engine: str) -> ClientHalf | None:
         try:
-            return self.seat(engine)
+            return self.half(engine)
         except UnknownEngine:
             return None
 
     # --- for seats ---
 
-    def get(self, id: TxID) -> Tx | None:
+    def get(self, id: TxID) -> ClientTransaction | None:
         return self._txs.get(tx_text(id))
 
-    def add(self, tx: Tx) -> None:
+    def add(self, tx: ClientTransaction) -> None:
         """A transaction has begun, or has come to this client."""
         self._txs[tx.name] = tx
         self._coordinated += tx.coordinator
 
-    def call(self, tx: Tx, frame: int, notification: Notification) -> list[Event]:
+    def call(self, tx: ClientTransaction, frame: int, notification: Notification) -> list[Event]:
         """A tcm has come in the transaction."""
         if tx.state == "aborting":
             return []
@@ -471,24 +473,24 @@ class Transactions:
         self._called += 1
         if self._called > FRAMES_LIMIT:
             return self.finish(tx, frame, f"{FRAMES_LIMIT} tcms wait here already")
-        return [Called(tx, frame, notification)]
+        return [TcmReceived(tx, frame, notification)]
 
-    def start(self, tx: Tx, number: int, op: Op) -> None:
+    def start(self, tx: ClientTransaction, number: int, op: Op) -> None:
         """An operation is under way."""
         tx.under_way[number] = len(op.payload)
         self._bytes_under_way += len(op.payload)
 
-    def over(self, tx: Tx, number: int) -> None:
+    def over(self, tx: ClientTransaction, number: int) -> None:
         """An operation is done, or has failed."""
         self._bytes_under_way -= tx.under_way.pop(number, 0)
 
     def end(
         self,
-        tx: Tx,
+        tx: ClientTransaction,
         committed: bool,
         code: str = "",
         reason: str = "",
-        changes: Iterable[Change] = (),
+        changes: Iterable[HoldingChange] = (),
     ) -> list[Event]:
         """The decision is known here: make the changes of what the client holds count, if any.
 
@@ -504,8 +506,8 @@ class Transactions:
         self._called -= sum(1 for frame in tx.frames if frame)
         if committed:
             made = list(changes)
-            self.session.commit(tx.id, made, drains=tx.seat.drains)
-            if tx.seat.drains and made:
+            self.session.commit(tx.id, made, drains=tx.half.drains)
+            if tx.half.drains and made:
                 drained = DrainedTx(tx.name, [(change.kind, change.filter) for change in made])
                 self._undrained[tx.name] = drained
                 if len(self._undrained) > ENDED_LIMIT:
@@ -517,7 +519,7 @@ class Transactions:
             oldest = self._ended.popleft()
             if self._txs.get(oldest.name) is oldest:  # Not one that has come again since.
                 del self._txs[oldest.name]
-        return [Decided(tx, tx.result)]
+        return [TransactionEnded(tx, tx.result)]
 
     def drained(self, id: TxID, changes: Iterable[tuple[Kind, Filter]] = ()) -> list[Event]:
         """No publication from before a commit will come to this client any more.
@@ -529,9 +531,9 @@ class Transactions:
         if tx is not None:
             tx.drained = True
         name = tx_text(id)
-        return [Drained(self._undrained.pop(name, DrainedTx(name, changes)))]
+        return [CommitDrained(self._undrained.pop(name, DrainedTx(name, changes)))]
 
-    def listen(self, tx: Tx, number: int, op: Op, callback: Any) -> None:
+    def listen(self, tx: ClientTransaction, number: int, op: Op, callback: Any) -> None:
         """A subscription was made in a transaction, with a callback or without."""
         if callback is not None:
             assert op.filter is not None
@@ -539,39 +541,39 @@ class Transactions:
 
     # --- checks ---
 
-    def _learns(self, tx: Tx) -> bool:
+    def _learns(self, tx: ClientTransaction) -> bool:
         """Whether all that is left to do is to tell the caller how others have ended it."""
-        learns = tx.state == "ended" and not tx.told
-        tx.told = tx.told or learns
+        learns = tx.state == "ended" and not tx.end_requested
+        tx.end_requested = tx.end_requested or learns
         return learns
 
-    def _check_open(self, tx: Tx, frame: int) -> None:
+    def _check_open(self, tx: ClientTransaction, frame: int) -> None:
         if frame not in tx.frames:
             raise TransactionFinished(
                 f"{self.session.name} has finished its part in {tx.name}: it acts in it only "
                 "until its handler returns"
             )
-        if tx.result is not None and not tx.told:
+        if tx.result is not None and not tx.end_requested:
             raise tx.result.error()
         # A coordinator that its own tcm calls may have asked for the commit before.
         if tx.state != "open" and not (frame and tx.state == "committing"):
             how = tx.result.status if tx.result is not None else tx.state
             raise TransactionFinished(f"{tx.name} is {how} already")
 
-    def _check_held(self, tx: Tx, frame: int, op: Op) -> None:
+    def _check_held(self, tx: ClientTransaction, frame: int, op: Op) -> None:
         """What the edge broker would refuse anyway, if the client can tell.
 
         What the transaction has said itself counts, generously: the broker has the last say.
         """
         if op.point is not None:
-            said = any(said.kind == "adv" and said.filter.matches(op.point) for said in tx.said)
+            said = any(said.kind == "adv" and said.filter.matches(op.point) for said in tx.sent)
             if not said and not self.session.advertises(op.point):
                 self._looked(tx, frame, "adv", op.point, found=False)
                 raise self.session.not_advertised(op.point)
         elif op.kind == "usub" or op.kind == "uadv":
             assert op.filter is not None
             yes: Table = "sub" if op.kind == "usub" else "adv"
-            said = any(said.kind == yes and said.filter.overlaps(op.filter) for said in tx.said)
+            said = any(said.kind == yes and said.filter.overlaps(op.filter) for said in tx.sent)
             if not said and not self.session.holds(op.kind, op.filter):
                 self._looked(tx, frame, yes, op.filter, found=False)
                 raise self.session.not_held(op.kind, op.filter)
@@ -586,18 +588,24 @@ class Transactions:
         return False
 
     def _looked(
-        self, tx: Tx, frame: int, table: Table, what: Filter | Mapping[str, Value], *, found: bool
+        self,
+        tx: ClientTransaction,
+        frame: int,
+        table: Table,
+        what: Filter | Mapping[str, Value],
+        *,
+        found: bool,
     ) -> bool:
-        if tx.seat.reads:
+        if tx.half.reads:
             tx.looks.note(frame, table, what, found=found)
         return found
 
     @staticmethod
-    def _own_words(tx: Tx, frame: int, table: Table) -> list[tuple[bool, Filter]]:
+    def _own_words(tx: ClientTransaction, frame: int, table: Table) -> list[tuple[bool, Filter]]:
         """What the transaction has made of the client's words, as a look in this frame finds it."""
         return [
             (said.kind == table, said.filter)
-            for said in tx.said
+            for said in tx.sent
             if said.kind in (table, f"u{table}")
             and (said.frame == frame or said.number not in tx.under_way)
         ]

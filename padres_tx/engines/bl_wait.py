@@ -19,17 +19,17 @@ import msgspec
 
 from overlay.errors import OverlayError
 from overlay.messages import Operation
-from padres_tx.client.engine_halves import Seat
-from padres_tx.client.session import Event, Notification, Refused
+from padres_tx.client.engine_halves import ClientHalf
+from padres_tx.client.session import Event, Notification, PublicationRefused
 from padres_tx.client.transactions import (
     NO_HANDLER,
     TCM_MARK,
-    Applied,
-    Did,
+    ClientTransaction,
+    CommitApplied,
+    OperationDone,
+    SendForOperation,
+    SetTransactionTimer,
     Terms,
-    Tx,
-    Utter,
-    Wake,
     check_seconds,
 )
 from padres_tx.client_messages import TxID, parse_tx
@@ -53,11 +53,11 @@ class Queued(NamedTuple):
     callback: Any
 
 
-class WaitTx(Tx):
+class WaitTx(ClientTransaction):
     """A transaction of plain operations."""
 
-    def __init__(self, id: TxID, seat: Seat, *, coordinator: bool) -> None:
-        super().__init__(id, seat, coordinator=coordinator)
+    def __init__(self, id: TxID, half: ClientHalf, *, coordinator: bool) -> None:
+        super().__init__(id, half, coordinator=coordinator)
         self.wait_s = WAIT_S
         self.pausing = False
         self.queue: deque[Queued] = deque()
@@ -68,7 +68,7 @@ class WaitTx(Tx):
         self.calls = 0
 
 
-class BlWait(Seat):
+class BlWait(ClientHalf):
     """BL-WAIT at one client."""
 
     options = ("wait_s",)
@@ -79,17 +79,19 @@ class BlWait(Seat):
         #: Plain requests that are not answered: whose they are, and what they ask.
         self._asked: dict[int, tuple[WaitTx, int, Operation]] = {}
 
-    def new(self, id: TxID, *, coordinator: bool) -> Tx:
+    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
         return WaitTx(id, self, coordinator=coordinator)
 
     # --- the coordinator ---
 
-    def begin(self, tx: Tx, terms: Terms) -> list[Event]:
+    def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]:
         assert isinstance(tx, WaitTx)
         tx.wait_s = check_seconds("wait_s", terms.options.get("wait_s", WAIT_S), WAIT_LIMIT_S)
         return []
 
-    def operate(self, tx: Tx, frame: int, number: int, op: Op, callback: Any) -> list[Event]:
+    def operate(
+        self, tx: ClientTransaction, frame: int, number: int, op: Op, callback: Any
+    ) -> list[Event]:
         assert isinstance(tx, WaitTx)
         if op.to is not None:
             raise BadTransaction("bl-wait cannot take `to`: nobody tells it who receives a tcm")
@@ -101,10 +103,10 @@ class BlWait(Seat):
         events = self._send(tx, queued)
         if not frame:
             tx.pausing = True
-            events.append(Wake(tx, tx.wait_s))
+            events.append(SetTransactionTimer(tx, tx.wait_s))
         return events
 
-    def wake(self, tx: Tx) -> list[Event]:
+    def wake(self, tx: ClientTransaction) -> list[Event]:
         assert isinstance(tx, WaitTx)
         tx.pausing = False
         events: list[Event] = []
@@ -116,15 +118,15 @@ class BlWait(Seat):
                 events += self._failed(tx, queued.number, error)
             else:
                 tx.pausing = True
-                events.append(Wake(tx, tx.wait_s))
+                events.append(SetTransactionTimer(tx, tx.wait_s))
         return events + self._over(tx)
 
-    def commit(self, tx: Tx) -> list[Event]:
+    def commit(self, tx: ClientTransaction) -> list[Event]:
         assert isinstance(tx, WaitTx)
         tx.state = "committing"
         return self._over(tx)
 
-    def abort(self, tx: Tx, reason: str) -> list[Event]:
+    def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
         said = reason or f"{self.session.name} aborted it"
         return self.transactions.end(tx, False, "aborted", f"{said}; what was sent stays")
 
@@ -147,7 +149,7 @@ class BlWait(Seat):
         plain = msgspec.structs.replace(notification, point=point)
         return self.transactions.call(tx, tx.calls, plain)
 
-    def finish(self, tx: Tx, frame: int, error: str) -> list[Event]:
+    def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]:
         assert isinstance(tx, WaitTx)
         if error and tx.failure is None:
             tx.failure = TransactionError(f"{tx.name}: {error}")
@@ -164,13 +166,13 @@ class BlWait(Seat):
             mark = {TCM_MARK: f"{self.engine} {tx.name}"} if op.kind == "tcm" else {}
             pub = self.session.publish({**op.point, **mark}, op.payload)
             self.transactions.over(tx, number)
-            return [Utter(tx, number, pub), Did(tx, number)]
+            return [SendForOperation(tx, number, pub), OperationDone(tx, number)]
         assert op.filter is not None
         operation = self.session.operate(op.kind, op.filter, callback, events=op.events)
         if number not in tx.under_way:
             self.transactions.start(tx, number, op)
         self._asked[operation.req] = (tx, number, operation)
-        return [Utter(tx, number, operation)]
+        return [SendForOperation(tx, number, operation)]
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
         asked = self._asked.pop(req, None)
@@ -180,9 +182,9 @@ class BlWait(Seat):
         if error is not None:
             return self._failed(tx, number, error)
         self.transactions.over(tx, number)
-        return [Did(tx, number), *self._over(tx)]
+        return [OperationDone(tx, number), *self._over(tx)]
 
-    def unsent(self, tx: Tx, number: int, error: OverlayError) -> list[Event]:
+    def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         assert isinstance(tx, WaitTx)
         for req, (other, its, operation) in list(self._asked.items()):
             if other is tx and its == number:
@@ -193,7 +195,7 @@ class BlWait(Seat):
     def _failed(self, tx: WaitTx, number: int, error: OverlayError) -> list[Event]:
         self.transactions.over(tx, number)
         tx.failure = tx.failure or error
-        return [Did(tx, number, error), *self._over(tx)]
+        return [OperationDone(tx, number, error), *self._over(tx)]
 
     def _over(self, tx: WaitTx) -> list[Event]:
         """End it here when nothing is outstanding, and nothing more will come."""
@@ -202,11 +204,11 @@ class BlWait(Seat):
             return []
         if tx.failure is None:
             ended = self.transactions.end(tx, True, reason=UNSURE)
-            changes = [(said.kind, said.filter) for said in tx.said]
-            return [*ended, Applied(tx.name), *self.transactions.drained(tx.id, changes)]
+            changes = [(said.kind, said.filter) for said in tx.sent]
+            return [*ended, CommitApplied(tx.name), *self.transactions.drained(tx.id, changes)]
         # The coordinator learns it from the commit; who only takes part has no call to raise it.
         known = tx.coordinator or tx.failure_known
-        report: list[Event] = [] if known else [Refused(0, tx.failure)]
+        report: list[Event] = [] if known else [PublicationRefused(0, tx.failure)]
         reason = f"{tx.failure}; what was sent stays"
         return [*report, *self.transactions.end(tx, False, tx.failure.code, reason)]
 

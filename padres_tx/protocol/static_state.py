@@ -16,7 +16,7 @@ from overlay.identity import name_text
 from overlay.messages import Hop, Operation, Pub, is_client
 from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
-from padres_tx.client_messages import FromClient, Said, Step, Submit, TxID
+from padres_tx.client_messages import FromClient, Step, Submit, TransactionMessage, TxID
 from padres_tx.protocol.admission import ClientWords
 from padres_tx.protocol.broker_messages import Answer, Ask, Between
 from padres_tx.protocol.outcomes import EndedTx
@@ -82,7 +82,7 @@ codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
 # --- plans that are read step by step ---
 
 
-class UnreadSubmit(Said, frozen=True, array_like=True, gc=False, tag=6):
+class UnreadSubmit(TransactionMessage, frozen=True, array_like=True, gc=False, tag=6):
     """A `Submit` whose steps are not decoded yet: that takes long, and is done in slices."""
 
     tx: TxID

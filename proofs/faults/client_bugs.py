@@ -14,13 +14,13 @@ import msgspec
 from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.messages import AnyMessage, Hop, Pub, Version, is_client
-from padres_tx.client.holdings import Change, Holdings
+from padres_tx.client.holdings import HoldingChange, Holdings
 
 
 class SilencesAtCommit(Holdings):
     """A callback ends with the transaction in which its subscription does."""
 
-    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
+    def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
         super().commit(tx, changes, drains=False)
 
 
@@ -34,8 +34,8 @@ class CountsForItself(Holdings):
     def settle(self, call: int, number: int) -> None:
         super().settle(call, 1000 * call)
 
-    def commit(self, tx: Version, changes: Iterable[Change], *, drains: bool) -> None:
-        numbered: list[Change] = []
+    def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
+        numbered: list[HoldingChange] = []
         for change in changes:
             self._told += 1
             number = 1000 * (change.call or self._last_call) + (not change.call) * self._told

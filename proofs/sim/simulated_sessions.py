@@ -32,18 +32,18 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.notation import format_filter, format_publication, parse_filter
-from padres_tx.client.engine_halves import BrokerSeat
+from padres_tx.client.engine_halves import BrokerDecidedHalf
 from padres_tx.client.holdings import Holdings
-from padres_tx.client.session import Answered, Event, Notification, Say, Session
+from padres_tx.client.session import Answered, Event, Notification, SendMessage, Session
 from padres_tx.client.transactions import (
     TCM_MARK,
-    Called,
-    Decided,
-    Drained,
+    ClientTransaction,
+    CommitDrained,
+    SendForOperation,
+    SetTransactionTimer,
+    TcmReceived,
+    TransactionEnded,
     Transactions,
-    Tx,
-    Utter,
-    Wake,
 )
 from padres_tx.client_messages import Began, Ended, Step, TxID, to_client
 from padres_tx.static import Op
@@ -123,7 +123,7 @@ class SessionClient:
                 self.carry_out(self.transactions.commit(tx))
         return tx.id
 
-    def _do(self, tx: Tx, frame: int, does: Op | Does) -> None:
+    def _do(self, tx: ClientTransaction, frame: int, does: Op | Does) -> None:
         """Do something in a transaction. Raises as `Transactions.operate` does."""
         if isinstance(does, IfHeld):
             with contextlib.suppress(NotHeld):
@@ -172,8 +172,8 @@ class SessionClient:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Say(message) | Utter(message=message):
-                if isinstance(event, Utter) and isinstance(message, Operation):
+            case SendMessage(message) | SendForOperation(message=message):
+                if isinstance(event, SendForOperation) and isinstance(message, Operation):
                     # A plain one in a transaction of plain ones.
                     callback = self._named.get((event.tx.id, event.number))
                     if callback:
@@ -184,15 +184,17 @@ class SessionClient:
                 self.carry_out(self.transactions.answered(event.req, event.error))
             case Notification():
                 self._notified(event)
-            case Called(tx, frame, notification):
+            case TcmReceived(tx, frame, notification):
                 self._called(tx, frame, notification)
-            case Wake(tx, delay_s):
+            case SetTransactionTimer(tx, delay_s):
                 self.world.sim.at(delay_s, lambda: self.carry_out(self.transactions.wake(tx)))
-            case Decided(tx, result) if tx.coordinator or isinstance(tx.seat, BrokerSeat):
+            case TransactionEnded(tx, result) if tx.coordinator or isinstance(
+                tx.half, BrokerDecidedHalf
+            ):
                 # With an engine that is all in the client, others have an outcome of their own.
                 ended = Ended(tx.id, result.committed, result.code, result.reason)
                 self.world.decided(self.name, ended)
-            case Drained(name):
+            case CommitDrained(name):
                 self.drained.append(name)
 
     def _notified(self, event: Notification) -> None:
@@ -205,7 +207,7 @@ class SessionClient:
         if callbacks or not self.calls_back or self.was_planned:
             self.world.got[self.name].append(pub)
 
-    def _called(self, tx: Tx, frame: int, notification: Notification) -> None:
+    def _called(self, tx: ClientTransaction, frame: int, notification: Notification) -> None:
         reaction = self.world.reactions.get(self.name)
         steps = reaction(notification.point) if reaction else []
         error = steps if isinstance(steps, str) else ""

@@ -19,7 +19,7 @@ from overlay.errors import (
 from overlay.messages import Done, EngineMessage, Leave, Pub, PubRefused
 from overlay.wire.codec import FRAME_LIMIT
 from overlay.wire.frames import FrameTooLarge
-from padres_tx.client.session import Event, Notification, Say
+from padres_tx.client.session import Event, Notification, SendMessage
 from padres_tx.errors import BadName, ClientError
 from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.cast import P1, X1, alone, asynchronous, cast, received
@@ -317,7 +317,7 @@ async def test_a_fault_of_ours_is_not_a_hang() -> None:
 async def test_what_an_engine_says_is_sent() -> None:
     class Echo:
         def receive(self, body: msgspec.Raw) -> list[Event]:
-            return [Say(EngineMessage("echo", body))]
+            return [SendMessage(EngineMessage("echo", body))]
 
     async with alone() as (a1, channel):
         a1._session.extend("echo", Echo())

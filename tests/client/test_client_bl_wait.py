@@ -11,17 +11,17 @@ from overlay.errors import NotHeld, OperationError
 from overlay.messages import Done, Operation, Pub
 from padres_tx import static
 from padres_tx.client.asyncio.handles import Part
-from padres_tx.client.session import Answered, Event, Notification, Refused
+from padres_tx.client.session import Answered, Event, Notification, PublicationRefused
 from padres_tx.client.transactions import (
     NO_HANDLER,
     TCM_MARK,
-    Applied,
-    Called,
-    Decided,
-    Did,
-    Drained,
-    Utter,
-    Wake,
+    CommitApplied,
+    CommitDrained,
+    OperationDone,
+    SendForOperation,
+    SetTransactionTimer,
+    TcmReceived,
+    TransactionEnded,
 )
 from padres_tx.engines.bl_wait import UNSURE, WAIT_S
 from padres_tx.errors import BadTransaction, ClientClosed, TransactionAborted, TransactionError
@@ -34,7 +34,7 @@ def names(events: list[Event]) -> list[str]:
 
 
 def sent(events: list[Event]) -> Any:
-    return next(event.message for event in events if isinstance(event, Utter))
+    return next(event.message for event in events if isinstance(event, SendForOperation))
 
 
 def answer(half: Half, operation: Operation, code: str = "") -> list[Event]:
@@ -57,21 +57,28 @@ def test_the_coordinator_pauses_between_its_operations() -> None:
     first, events = half.transactions.operate(tx, 0, static.tcm(X1, b"hello"))
     pub = sent(events)
     assert pub == Pub("E", pub.seq, {**X1, TCM_MARK: "bl-wait E:0:3"}, b"hello")
-    assert events[1:] == [Did(tx, first), Wake(tx, 0.25)]
+    assert events[1:] == [OperationDone(tx, first), SetTransactionTimer(tx, 0.25)]
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     third, more = half.transactions.operate(tx, 0, static.pub(X1))
     assert events == more == []
     events = half.transactions.wake(tx)
     operation = sent(events)
     assert isinstance(operation, Operation) and operation.kind == "sub"
-    assert names(events) == ["Utter", "Wake"]
+    assert names(events) == ["SendForOperation", "SetTransactionTimer"]
     assert half.transactions.commit(tx) == [], "there is more to do"
-    assert answer(half, operation) == [Did(tx, second)]
+    assert answer(half, operation) == [OperationDone(tx, second)]
     events = half.transactions.wake(tx)
     assert sent(events) == Pub("E", sent(events).seq, X1), "a publication is as plain as can be"
     # After the last operation there is nothing to wait for.
-    assert names(events) == ["Utter", "Did", "Wake", "Decided", "Applied", "Drained"]
-    assert Did(tx, third) in events
+    assert names(events) == [
+        "SendForOperation",
+        "OperationDone",
+        "SetTransactionTimer",
+        "TransactionEnded",
+        "CommitApplied",
+        "CommitDrained",
+    ]
+    assert OperationDone(tx, third) in events
     assert tx.result is not None and tx.result.reason == UNSURE
     assert half.transactions.wake(tx) == []
 
@@ -85,9 +92,9 @@ def test_the_commit_waits_for_answers_and_tells_a_refusal() -> None:
     assert half.callbacks(X1) == ["callback"]
     assert half.transactions.commit(tx) == []
     failed, decided = answer(half, operation, "operation")
-    assert isinstance(failed, Did) and failed.number == number
+    assert isinstance(failed, OperationDone) and failed.number == number
     assert isinstance(failed.error, OperationError)
-    assert isinstance(decided, Decided)
+    assert isinstance(decided, TransactionEnded)
     assert decided.result.code == "operation"
     assert decided.result.reason == "because; what was sent stays"
     assert half.callbacks(X1) == []
@@ -102,8 +109,8 @@ def test_an_operation_that_has_become_wrong_fails_and_the_next_one_goes_out() ->
     right, _ = half.transactions.operate(tx, 0, static.sub({"class": "p3"}))
     half.plain("usub", static.sub(P1).filter)  # type: ignore[arg-type]
     events = half.transactions.wake(tx)
-    assert names(events) == ["Did", "Utter", "Wake"]
-    assert isinstance(events[0], Did) and events[0].number == wrong
+    assert names(events) == ["OperationDone", "SendForOperation", "SetTransactionTimer"]
+    assert isinstance(events[0], OperationDone) and events[0].number == wrong
     assert isinstance(events[0].error, NotHeld)
     assert right in tx.under_way
 
@@ -114,7 +121,7 @@ def test_an_abort_takes_nothing_back_but_what_was_not_sent() -> None:
     half.transactions.operate(tx, 0, static.sub(X1))
     half.transactions.operate(tx, 0, static.sub(P1))
     (decided,) = half.transactions.abort(tx, "no")
-    assert isinstance(decided, Decided)
+    assert isinstance(decided, TransactionEnded)
     assert decided.result.reason == "no; what was sent stays"
     assert half.transactions.wake(tx) == []
     half.session.operate("usub", X1)
@@ -128,23 +135,23 @@ def test_who_takes_part_acts_at_once_and_it_is_over_when_its_handler_returns() -
     half = Half("D")
     half.plain("sub", static.sub(P1).filter)  # type: ignore[arg-type]
     events = half.transactions.notified(marked())
-    assert events is not None and isinstance(events[0], Called)
+    assert events is not None and isinstance(events[0], TcmReceived)
     tx, frame, notification = events[0].tx, events[0].frame, events[0].notification
     assert notification == Notification("E", 10, X1, b"hello"), "the mark is off"  # type: ignore[arg-type]
     number, events = half.transactions.operate(tx, frame, static.usub(X1))
     operation = sent(events)
-    assert names(events) == ["Utter"], "without a pause"
+    assert names(events) == ["SendForOperation"], "without a pause"
     assert half.transactions.finish(tx, frame) == []
     assert answer(half, operation) == [
-        Did(tx, number),
-        Decided(tx, tx.result),  # type: ignore[arg-type]
-        Applied("E:0:9"),
-        Drained("E:0:9"),
+        OperationDone(tx, number),
+        TransactionEnded(tx, tx.result),  # type: ignore[arg-type]
+        CommitApplied("E:0:9"),
+        CommitDrained("E:0:9"),
     ]
     assert tx.result is not None and tx.result.reason == UNSURE
     # The next tcm of the same transaction begins anew.
     again = half.transactions.notified(marked())
-    assert again is not None and isinstance(again[0], Called) and again[0].tx is not tx
+    assert again is not None and isinstance(again[0], TcmReceived) and again[0].tx is not tx
 
 
 def test_one_that_came_again_is_forgotten_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +160,7 @@ def test_one_that_came_again_is_forgotten_once(monkeypatch: pytest.MonkeyPatch) 
     half = Half("D")
     for name in ("E:0:9", "E:0:9", "E:0:10", "E:0:11"):
         called = half.transactions.notified(marked(name))
-        assert called is not None and isinstance(called[0], Called)
+        assert called is not None and isinstance(called[0], TcmReceived)
         half.transactions.finish(called[0].tx, called[0].frame)
     assert half.transactions.get(("E", 0, 11)) and not half.transactions.get(("E", 0, 9))
 
@@ -161,18 +168,20 @@ def test_one_that_came_again_is_forgotten_once(monkeypatch: pytest.MonkeyPatch) 
 def test_who_takes_part_has_nobody_to_tell_of_an_error() -> None:
     half = Half("D")
     events = half.transactions.notified(marked())
-    assert events is not None and isinstance(events[0], Called)
+    assert events is not None and isinstance(events[0], TcmReceived)
     refused, decided = half.transactions.finish(events[0].tx, events[0].frame, NO_HANDLER)
-    assert isinstance(refused, Refused) and str(refused.error) == f"E:0:9: {NO_HANDLER}"
-    assert isinstance(decided, Decided) and not decided.result.committed
+    assert isinstance(refused, PublicationRefused) and str(refused.error) == f"E:0:9: {NO_HANDLER}"
+    assert isinstance(decided, TransactionEnded) and not decided.result.committed
 
 
 def test_what_a_handler_raises_is_known_to_its_client() -> None:
     half = Half("D")
     events = half.transactions.notified(marked())
-    assert events is not None and isinstance(events[0], Called)
+    assert events is not None and isinstance(events[0], TcmReceived)
     (decided,) = half.transactions.finish(events[0].tx, events[0].frame, "no room")
-    assert isinstance(decided, Decided) and decided.result.reason.startswith("E:0:9: no room")
+    assert isinstance(decided, TransactionEnded) and decided.result.reason.startswith(
+        "E:0:9: no room"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ from overlay.wire.frames import FrameTooLarge
 from padres_tx import client_messages, static
 from padres_tx.client import transactions
 from padres_tx.client.holdings import UNDRAINED_LIMIT
-from padres_tx.client.session import Event, Notification, Say, Session
+from padres_tx.client.session import Event, Notification, SendMessage, Session
 from padres_tx.client.transactions import (
-    Applied,
-    Called,
-    Decided,
-    Did,
-    Drained,
+    ClientTransaction,
+    CommitApplied,
+    CommitDrained,
+    OperationDone,
     Result,
+    SendForOperation,
+    TcmReceived,
+    TransactionEnded,
     Transactions,
-    Tx,
-    Utter,
 )
 from padres_tx.errors import (
     BadTransaction,
@@ -66,12 +66,12 @@ class Half:
     def effective(self, kind: Any, filter: Filter, call: int = 0) -> client_messages.Effective:
         return client_messages.Effective(kind, filter, self.number(), call)
 
-    def begin(self, engine: str = "d-tx", **terms: Any) -> Tx:
+    def begin(self, engine: str = "d-tx", **terms: Any) -> ClientTransaction:
         tx, events = self.transactions.begin(engine, **terms)
         assert [type(message).__name__ for message in said(events)] in (["Begin"], [])
         return tx
 
-    def do(self, tx: Tx, op: Op, frame: int = 0, callback: str | None = None) -> int:
+    def do(self, tx: ClientTransaction, op: Op, frame: int = 0, callback: str | None = None) -> int:
         return self.transactions.operate(tx, frame, op, callback)[0]
 
     def told(self, *messages: client_messages.ToClient, engine: str = "d-tx") -> list[Event]:
@@ -84,7 +84,9 @@ class Half:
 
 def said(events: list[Event]) -> list[Any]:
     """What the events tell to send."""
-    messages = [event.message for event in events if isinstance(event, Say | Utter)]
+    messages = [
+        event.message for event in events if isinstance(event, SendMessage | SendForOperation)
+    ]
     for message in messages:
         assert isinstance(message, EngineMessage)
     return [client_messages.from_client.decode(message.body) for message in messages]
@@ -116,7 +118,7 @@ def test_operations_go_out_as_they_come_and_are_answered_one_by_one() -> None:
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     assert said(events)[0].step == client_messages.Step("E", "sub", X1, seq=second)
     assert list(tx.under_way) == [first, second]
-    assert half.told(client_messages.Operated(tx.id, 0, first)) == [Did(tx, first)]
+    assert half.told(client_messages.Operated(tx.id, 0, first)) == [OperationDone(tx, first)]
     assert list(tx.under_way) == [second]
 
 
@@ -128,7 +130,7 @@ def test_the_commit_is_asked_for_once_and_ends_it() -> None:
         with pytest.raises(TransactionFinished, match="E:0:2 is committing already"):
             act(tx)
     result = Result("E:0:2", "d-tx", "committed")
-    assert half.told(client_messages.Ended(tx.id, True)) == [Decided(tx, result)]
+    assert half.told(client_messages.Ended(tx.id, True)) == [TransactionEnded(tx, result)]
     assert tx.result == result and tx.result.committed
     for act in (half.transactions.commit, half.transactions.abort):
         with pytest.raises(TransactionFinished, match="ended already"):
@@ -136,8 +138,8 @@ def test_the_commit_is_asked_for_once_and_ends_it() -> None:
     with pytest.raises(TransactionFinished, match="E:0:2 is committed already"):
         half.do(tx, static.sub(X1))
     assert half.told(client_messages.Applied(tx.id), client_messages.Drained(tx.id)) == [
-        Applied("E:0:2"),
-        Drained("E:0:2"),
+        CommitApplied("E:0:2"),
+        CommitDrained("E:0:2"),
     ]
 
 
@@ -274,15 +276,15 @@ def test_only_some_ended_transactions_are_remembered(monkeypatch: pytest.MonkeyP
         half.transactions.find(txs[0].name)
     assert half.transactions.find(txs[1].name) is txs[1]
     # What comes for one that is forgotten is still passed on.
-    assert half.told(client_messages.Drained(txs[0].id)) == [Drained(txs[0].name)]
+    assert half.told(client_messages.Drained(txs[0].id)) == [CommitDrained(txs[0].name)]
 
 
 # --- those who take part ---
 
 
-def called(half: Half, frame: int = 5, tx: client_messages.TxID = ("E", 0, 9)) -> Tx:
+def called(half: Half, frame: int = 5, tx: client_messages.TxID = ("E", 0, 9)) -> ClientTransaction:
     events = half.told(client_messages.Tcm(tx, frame, "E", 10, AT_X1, b"hello"))
-    assert len(events) == 1 and isinstance(events[0], Called)
+    assert len(events) == 1 and isinstance(events[0], TcmReceived)
     assert events[0].notification == Notification("E", 10, AT_X1, b"hello")
     assert events[0].frame == frame
     return events[0].tx
@@ -365,7 +367,9 @@ def test_more_tcms_than_a_client_keeps_abort_their_transactions(
 def test_who_only_receives_learns_the_outcome_too() -> None:
     half = Half("A1")
     (event,) = half.told(client_messages.Ended(("E", 0, 9), True))
-    assert isinstance(event, Decided) and event.result == Result("E:0:9", "d-tx", "committed")
+    assert isinstance(event, TransactionEnded) and event.result == Result(
+        "E:0:9", "d-tx", "committed"
+    )
 
 
 def test_answers_to_what_was_said_too_late_are_not_the_outcome() -> None:
@@ -529,7 +533,7 @@ def test_a_callback_lives_until_its_stream_is_drained() -> None:
     assert half.callbacks(AT_X1, tx) == ["work"], "it was published before the commit"
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
-    assert half.told(client_messages.Drained(tx)) == [Drained(client_messages.tx_text(tx))]
+    assert half.told(client_messages.Drained(tx)) == [CommitDrained(client_messages.tx_text(tx))]
     assert half.callbacks(AT_X1) == half.callbacks(AT_X1, tx) == []
 
 
@@ -643,15 +647,15 @@ def test_an_operation_that_cannot_be_ordered_is_not_in_the_transaction() -> None
     tx = half.begin("s-tx")
     with pytest.raises(BadTransaction, match="add that first"):
         half.do(tx, static.sub(X1, after=[static.sub(P1)]), callback="callback")
-    assert half.callbacks(AT_X1) == [] and tx.said == []
+    assert half.callbacks(AT_X1) == [] and tx.sent == []
 
 
 def test_a_static_transaction_without_operations_is_committed_at_once() -> None:
     half = Half()
     tx = half.begin("s-tx")
     assert half.transactions.commit(tx) == [
-        Decided(tx, Result("E:0:2", "s-tx", "committed")),
-        Applied("E:0:2"),
+        TransactionEnded(tx, Result("E:0:2", "s-tx", "committed")),
+        CommitApplied("E:0:2"),
     ]
 
 
@@ -660,7 +664,7 @@ def test_nobody_need_hear_of_the_abort_of_what_nobody_has_heard_of() -> None:
     tx = half.begin("s-tx")
     half.do(tx, static.sub(X1))
     (event,) = half.transactions.abort(tx, "no")
-    assert isinstance(event, Decided) and event.result.reason == "no"
+    assert isinstance(event, TransactionEnded) and event.result.reason == "no"
     tx = half.begin("s-tx")
     half.do(tx, static.sub(X1))
     half.transactions.commit(tx)

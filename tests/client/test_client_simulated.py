@@ -13,16 +13,16 @@ from overlay.filters import Filter
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage
 from padres_tx import static
-from padres_tx.client.session import Answered, Event, Notification, Say, Session
+from padres_tx.client.session import Answered, Event, Notification, SendMessage, Session
 from padres_tx.client.transactions import (
     TCM_MARK,
-    Called,
-    Decided,
-    Drained,
+    CommitDrained,
     Result,
+    SendForOperation,
+    SetTransactionTimer,
+    TcmReceived,
+    TransactionEnded,
     Transactions,
-    Utter,
-    Wake,
 )
 from padres_tx.static import Op
 from proofs.sim.simulated_overlay import all_engines
@@ -70,7 +70,7 @@ class Player:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Say(message) | Utter(message=message):
+            case SendMessage(message) | SendForOperation(message=message):
                 self.simulator.send(self.session.name, message)
             case Answered():
                 assert event.error is None
@@ -80,15 +80,15 @@ class Player:
                     self._carry_out(self.transactions.notified(event) or [])
                 else:
                     self.got.append(event["n"])
-            case Called(tx, frame, notification):
+            case TcmReceived(tx, frame, notification):
                 for op in self.reaction(notification):
                     self._carry_out(self.transactions.operate(tx, frame, op)[1])
                 self._carry_out(self.transactions.finish(tx, frame))
-            case Wake(tx, delay_s):
+            case SetTransactionTimer(tx, delay_s):
                 self.simulator.at(delay_s, lambda: self._carry_out(self.transactions.wake(tx)))
-            case Decided(_, result):
+            case TransactionEnded(_, result):
                 self.results.append(result)
-            case Drained(name):
+            case CommitDrained(name):
                 self.drained.append(name)
 
 

@@ -64,10 +64,10 @@ def test_what_waits_to_be_drained_is_bounded() -> None:
         half.told(Ended(("E", 0, number), True, words=(half.effective("sub", Filter(X1)),)))
     assert len(half.transactions._undrained) == ENDED_LIMIT
     (drained,) = half.told(Drained(("E", 0, ENDED_LIMIT)))
-    assert isinstance(drained, transactions.Drained)
+    assert isinstance(drained, transactions.CommitDrained)
     assert drained.tx == f"E:0:{ENDED_LIMIT}" and drained.tx.took == (Filter(X1),)
     (forgotten,) = half.told(Drained(("E", 0, 1)))
-    assert isinstance(forgotten, transactions.Drained)
+    assert isinstance(forgotten, transactions.CommitDrained)
     assert forgotten.tx == "E:0:1" and forgotten.tx.took == ()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from overlay.filters import Filter
 from overlay.messages import Kind, client_hop
 from overlay.tables.last_word import settle
-from padres_tx.client.holdings import CALLS_LIMIT, Change, Holdings
+from padres_tx.client.holdings import CALLS_LIMIT, HoldingChange, Holdings
 
 P1 = Filter(class_="p1")
 X1 = Filter(class_="p1", x="x1")
@@ -115,7 +115,7 @@ def test_an_unsubscription_of_another_counts_for_a_call_that_is_answered_later()
     """Though it seemed to take nothing from anything when it came."""
     held = holdings()
     held.ask(1, "sub", X1, "a")
-    held.commit(("D", 0, 1), [Change("usub", P1, 6)], drains=False)
+    held.commit(("D", 0, 1), [HoldingChange("usub", P1, 6)], drains=False)
     assert held.callbacks(AT_X1) == ["a"]
     held.settle(1, 5)
     assert held.callbacks(AT_X1) == [] and lines(held) == []
@@ -195,7 +195,7 @@ def test_at_rest_it_is_the_edge_brokers_table_in_whatever_order_it_is_told(
             answers.append(late.pop(0))
         else:
             tx = (whose, number)
-            change = Change("sub" if positive else "usub", box, number)
+            change = HoldingChange("sub" if positive else "usub", box, number)
             held.commit(tx, [change], drains=whose == "tx")
             if whose == "tx":
                 answers.append(partial(held.drained, tx))
@@ -235,7 +235,7 @@ def test_nothing_is_kept_of_what_has_passed() -> None:
         held.settle(call, call)
         tx = ("T", 0, call)
         held.listen(tx, call, P1, "another")
-        held.commit(tx, [Change("usub", P1, call + 1)], drains=True)
+        held.commit(tx, [HoldingChange("usub", P1, call + 1)], drains=True)
         assert held.callbacks(AT_X1, [tx]) == [f"callback {call}"]
         held.drained(tx)
     assert lines(held) == [] and held._with_callback == 0

@@ -36,8 +36,8 @@ from padres_tx.client.session import (
     Answered,
     Event,
     Notification,
-    Refused,
-    Say,
+    PublicationRefused,
+    SendMessage,
     Session,
 )
 from padres_tx.errors import BadName, TooManyRequests
@@ -288,7 +288,7 @@ def test_a_payload_that_is_no_json_says_whose() -> None:
 
 def test_a_refused_publication_is_an_event() -> None:
     (event,) = joined().receive(PubRefused(3, "not-advertised", "not yours"))
-    assert isinstance(event, Refused)
+    assert isinstance(event, PublicationRefused)
     assert event.seq == 3
     assert isinstance(event.error, NotAdvertised)
 
@@ -334,12 +334,12 @@ def test_an_answer_counts_once() -> None:
 def test_an_engine_gets_its_messages_unread_and_may_answer() -> None:
     class Echo:
         def receive(self, body: msgspec.Raw) -> list[Event]:
-            return [Say(EngineMessage("echo", body))]
+            return [SendMessage(EngineMessage("echo", body))]
 
     session = joined()
     session.extend("echo", Echo())
     message = EngineMessage("echo", msgspec.Raw(b"\x01"))
-    assert session.receive(message) == [Say(message)]
+    assert session.receive(message) == [SendMessage(message)]
 
 
 # --- in the simulator ---

@@ -14,7 +14,7 @@ from overlay.filters import Filter
 from overlay.hosts.simulator import Simulator
 from overlay.messages import BrokerName, ClientName, Hop
 from padres_tx import client_messages, static
-from padres_tx.client.asking import Learned
+from padres_tx.client.asking import OutcomeLearned
 from padres_tx.client.session import Event
 from padres_tx.client_messages import Abort, AskOutcome, Commit, Ended, Outcome, Submit
 from padres_tx.errors import (
@@ -296,8 +296,8 @@ def test_a_name_that_is_remembered_is_not_used_again(engine: str) -> None:
 # --- the client's half ---
 
 
-def learned(events: list[Event]) -> list[Learned]:
-    return [event for event in events if isinstance(event, Learned)]
+def learned(events: list[Event]) -> list[OutcomeLearned]:
+    return [event for event in events if isinstance(event, OutcomeLearned)]
 
 
 def test_all_engines_are_asked_and_the_first_decision_counts() -> None:
@@ -330,7 +330,7 @@ def test_what_the_client_knows_itself_is_not_asked() -> None:
     assert said(half.transactions.questions.ask(tx.name)[1]) == [AskOutcome(tx.id)], "d-tx only"
     half.told(Ended(tx.id, True))
     (told,) = half.transactions.questions.ask(tx.name)[1]
-    assert isinstance(told, Learned) and told.result is tx.result
+    assert isinstance(told, OutcomeLearned) and told.result is tx.result
 
 
 def test_wrong_questions_raise_at_the_call() -> None:
@@ -453,16 +453,16 @@ class Asker(Player):
 
     def __init__(self, simulator: Simulator, name: str, edge: str) -> None:
         super().__init__(simulator, name, edge)
-        self.learned: list[Learned] = []
+        self.learned: list[OutcomeLearned] = []
 
-    def ask(self, name: str) -> Learned:
+    def ask(self, name: str) -> OutcomeLearned:
         self._carry_out(self.transactions.questions.ask(name)[1])
         self.simulator.run()
         (learned,) = self.learned
         return learned
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Learned):
+        if isinstance(event, OutcomeLearned):
             self.learned.append(event)
         else:
             super()._take(event)
@@ -470,7 +470,7 @@ class Asker(Player):
 
 def commit_and_crash(
     engine: str, at_ms: float, back: str, *, lost: bool
-) -> tuple[Learned, set[str]]:
+) -> tuple[OutcomeLearned, set[str]]:
     """What E's next life is told at the broker `back`, and what those who took part were told.
 
     `lost`: what was on its way from E then never comes to its broker.

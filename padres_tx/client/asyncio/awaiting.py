@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from overlay.errors import OverlayError
-from padres_tx.client.asyncio.handles import Awaited
+from padres_tx.client.asyncio.handles import SharedFuture
 from padres_tx.client.transactions import Result
 
 F = TypeVar("F")
@@ -41,7 +41,7 @@ def in_callback(client: object) -> bool:
     return turn is not None and turn.client is client and not turn.over
 
 
-class Watch:
+class TransactionFutures:
     """What can be awaited of one transaction."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,12 +86,12 @@ class Watch:
         succeed(self.drained, None)
 
 
-class Draining(Awaited[None]):
+class DrainedFuture(SharedFuture[None]):
     """`drained`, to be awaited."""
 
     __slots__ = ("_client", "_watch")
 
-    def __init__(self, client: object, watch: Watch) -> None:
+    def __init__(self, client: object, watch: TransactionFutures) -> None:
         super().__init__(watch.drained)
         self._client = client
         self._watch = watch

@@ -72,7 +72,7 @@ from padres_tx.client.session import (
     FilterLike,
     Notification,
     PointLike,
-    Refused,
+    PublicationRefused,
     Session,
 )
 from padres_tx.client.transactions import TCM_MARK
@@ -490,7 +490,7 @@ class Client(Transacting):
             else:
                 self._queue.append(event)
             self._pulse()
-        elif isinstance(event, Refused):
+        elif isinstance(event, PublicationRefused):
             self._reports.publication_refused(event)
         else:
             super()._take(event)

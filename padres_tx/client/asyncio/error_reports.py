@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from overlay.errors import OverlayError
-from padres_tx.client.session import Notification, Refused
+from padres_tx.client.session import Notification, PublicationRefused
 from padres_tx.client.transactions import Result
 from padres_tx.errors import TransactionAborted
 
@@ -54,7 +54,7 @@ class ErrorReports:
             )
             self._report(error)
 
-    def publication_refused(self, refused: Refused) -> None:
+    def publication_refused(self, refused: PublicationRefused) -> None:
         """The broker has refused a publication."""
         what = f"publication {refused.seq}" if refused.seq else "an operation in a transaction"
         logger.error("%s of client %s was refused: %s", what, self._client, refused.error)

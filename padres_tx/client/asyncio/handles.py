@@ -36,7 +36,7 @@ from padres_tx.client.session import (
     as_filter,
     as_point,
 )
-from padres_tx.client.transactions import Result, Tx
+from padres_tx.client.transactions import ClientTransaction, Result
 from padres_tx.client_messages import DEADLINE_LIMIT_S
 from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, TransactionFinished
 from padres_tx.static import Op, Ops
@@ -65,7 +65,7 @@ BACKOFF_LIMIT_S = 1.0
 T = TypeVar("T")
 
 
-class Awaited(Generic[T]):
+class SharedFuture(Generic[T]):
     """Something that will be known; await it, or leave it."""
 
     __slots__ = ("_future",)
@@ -82,7 +82,7 @@ class Awaited(Generic[T]):
         return self._future.done()
 
 
-class Doing(Awaited[None]):
+class PendingOperation(SharedFuture[None]):
     """An operation under way: await it, and it is done everywhere.
 
     Raises TransactionAborted, ConnectionLost, or why this very operation failed.
@@ -112,16 +112,16 @@ class Doing(Awaited[None]):
         return self._part.wait(self._future).__await__()
 
 
-class Acting:
+class TransactionScope:
     """One who acts in a transaction: its coordinator, or a client that a tcm has called."""
 
-    def __init__(self, client: Transacting, tx: Tx | None, frame: int) -> None:
+    def __init__(self, client: Transacting, tx: ClientTransaction | None, frame: int) -> None:
         self._client = client
         self._tx = tx
         self.frame = frame
 
     @property
-    def tx(self) -> Tx:
+    def tx(self) -> ClientTransaction:
         """What is known of the transaction."""
         if self._tx is None:
             raise TransactionError("the transaction has not begun: enter it with `async with`")
@@ -147,12 +147,12 @@ class Acting:
         return self.tx.result
 
     @property
-    def ended(self) -> Awaited[Result]:
+    def ended(self) -> SharedFuture[Result]:
         """The outcome, to be awaited. Raises ConnectionLost."""
-        return Awaited(self._client._watch(self.tx).decided)
+        return SharedFuture(self._client._watch(self.tx).decided)
 
     @property
-    def drained(self) -> Awaited[None]:
+    def drained(self) -> SharedFuture[None]:
         """Await it to know that no publication from before the commit will come any more.
 
         The callbacks of those that have come are done then. (But in a callback, which would wait
@@ -177,9 +177,9 @@ class Acting:
         *,
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
-        after: Iterable[Op | Doing] | None = None,
+        after: Iterable[Op | PendingOperation] | None = None,
         to: Iterable[str] | None = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Make others act in the transaction: a publication that calls its receivers' handlers.
 
         Its receivers are all clients that are subscribed to it, but for those whose last
@@ -197,16 +197,20 @@ class Acting:
         payload: bytes = b"",
         *,
         json: Any = msgspec.UNSET,
-        after: Iterable[Op | Doing] | None = None,
-    ) -> Doing:
+        after: Iterable[Op | PendingOperation] | None = None,
+    ) -> PendingOperation:
         """Publish; receivers get it when the transaction is committed, or never."""
         return self.do(static.pub(point, as_payload(payload, json), after=_operations(after)))
 
-    def adv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+    def adv(
+        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Advertise."""
         return self.do(static.adv(filter, after=_operations(after)))
 
-    def uadv(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+    def uadv(
+        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Un-advertise, a part or all."""
         return self.do(static.uadv(filter, after=_operations(after)))
 
@@ -216,17 +220,19 @@ class Acting:
         callback: Callback | None = None,
         *,
         events_only: bool = False,
-        after: Iterable[Op | Doing] | None = None,
-    ) -> Doing:
+        after: Iterable[Op | PendingOperation] | None = None,
+    ) -> PendingOperation:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
         op = static.sub(filter, events_only=events_only, after=_operations(after))
         return self.do(op, callback)
 
-    def usub(self, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None) -> Doing:
+    def usub(
+        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Un-subscribe, a part or all."""
         return self.do(static.usub(filter, after=_operations(after)))
 
-    def do(self, op: Op, callback: Callback | None = None) -> Doing:
+    def do(self, op: Op, callback: Callback | None = None) -> PendingOperation:
         """Carry out an operation that is there as data (`padres_tx.static`).
 
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
@@ -259,10 +265,10 @@ class Acting:
         return await self._client._abort_of(self.tx, reason)
 
 
-class Part(Acting):
+class Part(TransactionScope):
     """A client's part in somebody's transaction: what its handler for a tcm is given."""
 
-    def __init__(self, client: Transacting, tx: Tx, frame: int) -> None:
+    def __init__(self, client: Transacting, tx: ClientTransaction, frame: int) -> None:
         super().__init__(client, tx, frame)
         #: How many operations the handler is waiting for just now.
         self.waiting = 0
@@ -291,14 +297,14 @@ class Part(Acting):
             self.waiting -= 1
 
 
-class Transaction(Acting):
+class Transaction(TransactionScope):
     """A transaction of this client: enter it with `async with`, act, and leave it to commit.
 
     Leaving raises TransactionAborted if it could not be committed. A block that raises aborts
     the transaction, and the error goes on. It can also be ended inside, by `commit` or `abort`.
     """
 
-    def __init__(self, client: Transacting, attempts: Attempts) -> None:
+    def __init__(self, client: Transacting, attempts: TransactionRetry) -> None:
         super().__init__(client, None, 0)
         self._attempts = attempts
 
@@ -321,7 +327,7 @@ class Transaction(Acting):
         if error is not None:
             await self._leave(error)
             return isinstance(error, TransactionAborted) and self._attempts.goes_on(self.tx, error)
-        if self.tx.told:
+        if self.tx.end_requested:
             return False  # It was ended inside, and the block knows how.
         result = await self.commit()
         if result.committed:
@@ -339,7 +345,7 @@ class Transaction(Acting):
         return await self._client._commit_of(self.tx, wait or self._attempts.wait)
 
     async def _leave(self, error: BaseException) -> None:
-        if self.tx.told or self.tx.result is not None:
+        if self.tx.end_requested or self.tx.result is not None:
             return
         reason = f"{type(error).__name__}: {error}"
         # What ended the block says more than what could not be said because of it.
@@ -350,7 +356,7 @@ class Transaction(Acting):
                 self._client._ask_abort(self.tx, reason)
 
 
-class Attempts:
+class TransactionRetry:
     """A transaction to be: one attempt with `async with`, or several with `async for`.
 
     async with client.transaction("d-tx") as tx: ...
@@ -429,11 +435,11 @@ class Attempts:
         self._attempt = Transaction(self._client, self)
         return self._attempt
 
-    async def begin(self) -> Tx:
+    async def begin(self) -> ClientTransaction:
         """Begin the next attempt."""
         return await self._client._begin(self._engine, age=self._age, **self._terms)
 
-    def goes_on(self, tx: Tx, error: TransactionAborted) -> bool:
+    def goes_on(self, tx: ClientTransaction, error: TransactionAborted) -> bool:
         """Whether another attempt follows one that has ended like this."""
         self._age = tx.age or self._age
         lost = error.tx == tx.name and error.code == CONFLICT
@@ -468,7 +474,7 @@ def check_wait(wait: Wait) -> Wait:
     return wait
 
 
-def _operations(after: Iterable[Op | Doing] | None) -> list[Op] | None:
+def _operations(after: Iterable[Op | PendingOperation] | None) -> list[Op] | None:
     if after is None:
         return None
-    return [one.op if isinstance(one, Doing) else one for one in after]
+    return [one.op if isinstance(one, PendingOperation) else one for one in after]

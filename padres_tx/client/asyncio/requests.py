@@ -21,7 +21,7 @@ from overlay.errors import OverlayError, ProtocolError, from_code
 from overlay.messages import AnyMessage, Inspect, Join, Operation
 from overlay.wire.frames import FrameTooLarge
 from padres_tx.client.asyncio.channel import Channel
-from padres_tx.client.session import PENDING_LIMIT, Answered, Event, Say, Session
+from padres_tx.client.session import PENDING_LIMIT, Answered, Event, SendMessage, Session
 from padres_tx.errors import CallTimeout, ClientClosed, ClientError
 
 #: An operation has to cross the whole tree, over links that may just be coming back; an overlay
@@ -169,7 +169,7 @@ class Peer:
             if future is not None and not future.done():
                 future.set_result(event)
             self._pulse()
-        elif isinstance(event, Say):
+        elif isinstance(event, SendMessage):
             self._channel.send(event.message)
         else:
             raise AssertionError(f"nobody takes {event!r}")

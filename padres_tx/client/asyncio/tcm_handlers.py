@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeAlias
 from overlay.filters import Filter, Value
 from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.session import Notification
-from padres_tx.client.transactions import NO_HANDLER, Tx
+from padres_tx.client.transactions import NO_HANDLER, ClientTransaction
 from padres_tx.errors import ClientError
 
 #: What is called on a tcm: a function, or a coroutine function.
@@ -165,7 +165,7 @@ class Handlers:
             self._finished(part, error)
             self.take_turns()
 
-    def ended(self, tx: Tx) -> None:
+    def ended(self, tx: ClientTransaction) -> None:
         """The transaction has ended: nobody need act in it any more.
 
         A handler that still runs is cancelled, unless it has ended the transaction itself, or
@@ -173,7 +173,7 @@ class Handlers:
         """
         self._waiting = deque(turn for turn in self._waiting if turn.part.tx is not tx)
         for run in self._running:
-            if run.part.tx is tx and not tx.told and not run.part.waiting:
+            if run.part.tx is tx and not tx.end_requested and not run.part.waiting:
                 run.task.cancel()
 
     def close(self) -> None:

@@ -33,16 +33,16 @@ import msgspec
 from overlay.errors import OverlayError
 from overlay.filters import Filter, Value
 from overlay.wire.frames import FrameTooLarge
-from padres_tx.client.asking import Learned
-from padres_tx.client.asyncio.awaiting import Draining, Watch, fail, succeed
+from padres_tx.client.asking import OutcomeLearned
+from padres_tx.client.asyncio.awaiting import DrainedFuture, TransactionFutures, fail, succeed
 from padres_tx.client.asyncio.channel import Channel
 from padres_tx.client.asyncio.handles import (
-    Acting,
-    Attempts,
     Callback,
-    Doing,
     Part,
+    PendingOperation,
     Transaction,
+    TransactionRetry,
+    TransactionScope,
     Wait,
     check_wait,
 )
@@ -59,18 +59,18 @@ from padres_tx.client.session import (
 )
 from padres_tx.client.transactions import (
     DEADLINE_S,
-    Applied,
-    Called,
-    Decided,
-    Did,
+    ClientTransaction,
+    CommitApplied,
+    CommitDrained,
     Doubt,
-    Drained,
     DrainedTx,
+    OperationDone,
     Result,
+    SendForOperation,
+    SetTransactionTimer,
+    TcmReceived,
+    TransactionEnded,
     Transactions,
-    Tx,
-    Utter,
-    Wake,
 )
 from padres_tx.errors import CallTimeout, ClientClosed, NotCoordinator, TransactionError
 from padres_tx.static import Op, Ops
@@ -93,7 +93,7 @@ class Transacting(Peer, ABC):
         self._transactions = Transactions(session)
         self._handlers = Handlers(session.name, self._finish, self._handler_failed)
         #: Those of which something can still be awaited.
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, TransactionFutures] = {}
         self._wakers: dict[str, asyncio.TimerHandle] = {}
         #: Answers to questions for outcomes that are awaited, by transaction.
         self._outcomes: dict[str, asyncio.Future[Result]] = {}
@@ -111,7 +111,7 @@ class Transacting(Peer, ABC):
         wait: Wait = "decided",
         retries: int = 0,
         **options: Any,
-    ) -> Attempts:
+    ) -> TransactionRetry:
         """A transaction: `async with client.transaction(...) as tx`, which commits at its end.
 
         With `retries`, which are for conflicts: `async for tx in client.transaction(...)` and in
@@ -122,7 +122,9 @@ class Transacting(Peer, ABC):
         Entering raises UnknownEngine, BadTransaction, TooManyRequests, ConnectionLost; leaving
         TransactionAborted, CallTimeout, ConnectionLost.
         """
-        return Attempts(self, engine, retries=retries, wait=wait, deadline_s=deadline_s, **options)
+        return TransactionRetry(
+            self, engine, retries=retries, wait=wait, deadline_s=deadline_s, **options
+        )
 
     async def transact(
         self,
@@ -252,12 +254,12 @@ class Transacting(Peer, ABC):
         *,
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
-        after: Iterable[Op | Doing] | None = None,
+        after: Iterable[Op | PendingOperation] | None = None,
         to: Iterable[str] | None = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Make others act in it; returns at once, and can be awaited, as all of these.
 
-        They raise UnknownTransaction, and as `Acting.do` does.
+        They raise UnknownTransaction, and as `TransactionScope.do` does.
         """
         return self._acting(txID).tcm(point, payload, json=json, ops=ops, after=after, to=to)
 
@@ -268,20 +270,20 @@ class Transacting(Peer, ABC):
         payload: bytes = b"",
         *,
         json: Any = msgspec.UNSET,
-        after: Iterable[Op | Doing] | None = None,
-    ) -> Doing:
+        after: Iterable[Op | PendingOperation] | None = None,
+    ) -> PendingOperation:
         """Publish in it."""
         return self._acting(txID).pub(point, payload, json=json, after=after)
 
     def txAdv(
-        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
-    ) -> Doing:
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Advertise in it."""
         return self._acting(txID).adv(filter, after=after)
 
     def txUadv(
-        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
-    ) -> Doing:
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Un-advertise in it."""
         return self._acting(txID).uadv(filter, after=after)
 
@@ -292,60 +294,62 @@ class Transacting(Peer, ABC):
         callback: Callback | None = None,
         *,
         events_only: bool = False,
-        after: Iterable[Op | Doing] | None = None,
-    ) -> Doing:
+        after: Iterable[Op | PendingOperation] | None = None,
+    ) -> PendingOperation:
         """Subscribe in it."""
         return self._acting(txID).sub(filter, callback, events_only=events_only, after=after)
 
     def txUsub(
-        self, txID: str, filter: FilterLike, *, after: Iterable[Op | Doing] | None = None
-    ) -> Doing:
+        self, txID: str, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
+    ) -> PendingOperation:
         """Un-subscribe in it."""
         return self._acting(txID).usub(filter, after=after)
 
-    def _acting(self, name: str) -> Acting:
+    def _acting(self, name: str) -> TransactionScope:
         part = current_part.get()
         if part is not None and part.id == name and part.is_open_at(self):
             return part
         tx = self._transactions.find(name)
         if not tx.coordinator:
             raise NotCoordinator(f"{self.name} acts in {name} only while its handler runs")
-        return Acting(self, tx, 0)
+        return TransactionScope(self, tx, 0)
 
     # --- for the handles (padres_tx.client.asyncio.handles) ---
 
-    async def _begin(self, engine: str, **terms: Any) -> Tx:
+    async def _begin(self, engine: str, **terms: Any) -> ClientTransaction:
         """Begin a transaction, when there is room for its messages."""
         await self._room()
         tx, events = self._transactions.begin(engine, **terms)
-        self._watches[tx.name] = Watch(asyncio.get_running_loop())
+        self._watches[tx.name] = TransactionFutures(asyncio.get_running_loop())
         self._carry_out(events)
         return tx
 
-    def _operate_in(self, acting: Acting, op: Op, callback: Callback | None) -> Doing:
+    def _operate_in(
+        self, acting: TransactionScope, op: Op, callback: Callback | None
+    ) -> PendingOperation:
         self._check()
         check_callable("callback", callback)
         tx = acting.tx
         number, events = self._transactions.operate(tx, acting.frame, op, callback)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if tx.seat.is_static:
+        if tx.half.is_static:
             fail(future, TransactionError("nothing of a static transaction is done before its end"))
         else:
             self._watches[tx.name].operations[number] = future
         self._carry_out(events)
         if future.done() and isinstance(error := future.exception(), FrameTooLarge):
             raise error
-        return Doing(future, op, acting if isinstance(acting, Part) else None)
+        return PendingOperation(future, op, acting if isinstance(acting, Part) else None)
 
-    def _holds_in(self, acting: Acting, filter: Filter) -> bool:
+    def _holds_in(self, acting: TransactionScope, filter: Filter) -> bool:
         self._check()
         return self._transactions.holds(acting.tx, acting.frame, filter)
 
-    def _advertises_in(self, acting: Acting, point: dict[str, Value]) -> bool:
+    def _advertises_in(self, acting: TransactionScope, point: dict[str, Value]) -> bool:
         self._check()
         return self._transactions.advertises(acting.tx, acting.frame, point)
 
-    async def _commit_of(self, tx: Tx, wait: Wait) -> Result:
+    async def _commit_of(self, tx: ClientTransaction, wait: Wait) -> Result:
         check_wait(wait)
         self._check()
         watch = self._watch(tx)
@@ -357,7 +361,7 @@ class Transacting(Peer, ABC):
             await self._within(CALL_TIMEOUT_S, watch.applied, what)
         return result
 
-    async def _abort_of(self, tx: Tx, reason: str) -> Result:
+    async def _abort_of(self, tx: ClientTransaction, reason: str) -> Result:
         watch = self._ask_abort(tx, reason)
         return await self._within(CALL_TIMEOUT_S, watch.decided, f"the outcome of {tx.name}")
 
@@ -371,17 +375,17 @@ class Transacting(Peer, ABC):
         finally:
             self._waiters -= 1
 
-    def _ask_abort(self, tx: Tx, reason: str) -> Watch:
+    def _ask_abort(self, tx: ClientTransaction, reason: str) -> TransactionFutures:
         self._check()
         watch = self._watch(tx)
         self._carry_out(self._transactions.abort(tx, reason))
         return watch
 
-    def _watch(self, tx: Tx) -> Watch:
+    def _watch(self, tx: ClientTransaction) -> TransactionFutures:
         """What can be awaited of a transaction, also if it is over."""
         watch = self._watches.get(tx.name)
         if watch is None:
-            watch = Watch(asyncio.get_running_loop())
+            watch = TransactionFutures(asyncio.get_running_loop())
             if tx.result is not None:
                 self._settle_watch(watch, tx, tx.result, over=True)
             else:
@@ -389,8 +393,8 @@ class Transacting(Peer, ABC):
                 watch.fail(partial(again, self._error))
         return watch
 
-    def _draining(self, tx: Tx) -> Draining:
-        return Draining(self, self._watch(tx))
+    def _draining(self, tx: ClientTransaction) -> DrainedFuture:
+        return DrainedFuture(self, self._watch(tx))
 
     def _take_turns(self) -> None:
         self._handlers.take_turns()
@@ -411,32 +415,32 @@ class Transacting(Peer, ABC):
 
     def _take_transaction(self, event: EngineEvent) -> None:
         match event:
-            case Utter(tx, number, message):
+            case SendForOperation(tx, number, message):
                 try:
                     self._channel.send(message)
                 except FrameTooLarge as error:
                     self._carry_out(self._transactions.unsent(tx, number, error))
-            case Did(tx, number, error):
+            case OperationDone(tx, number, error):
                 self._did(tx, number, error)
-            case Called(tx, frame, notification):
+            case TcmReceived(tx, frame, notification):
                 if tx.name not in self._watches:
-                    self._watches[tx.name] = Watch(asyncio.get_running_loop())
+                    self._watches[tx.name] = TransactionFutures(asyncio.get_running_loop())
                 self._handlers.call(Part(self, tx, frame), notification)
-            case Wake(tx, delay_s):
+            case SetTransactionTimer(tx, delay_s):
                 loop = asyncio.get_running_loop()
                 self._wakers[tx.name] = loop.call_later(delay_s, self._wake, tx)
-            case Decided(tx, result):
+            case TransactionEnded(tx, result):
                 self._decided(tx, result)
-            case Learned():
+            case OutcomeLearned():
                 self._learned(event)
-            case Applied(name):
+            case CommitApplied(name):
                 if name in self._watches:
                     succeed(self._watches[name].applied, None)
                     self._forget_watch(name)
             case Doubt(name, awaited, reason):
                 logger.warning("%s waits for broker %s: %s", name, awaited, reason)
                 self._call_back(event, [*self._on_doubt])
-            case Drained(name):
+            case CommitDrained(name):
                 self._drained_came(name)
             case _:
                 raise AssertionError(f"nobody takes {event!r}")
@@ -459,7 +463,7 @@ class Transacting(Peer, ABC):
         # In its turn: the callbacks of what came before may still be at work.
         self._call_back(name, [reached, *self._on_drained, called])
 
-    def _did(self, tx: Tx, number: int, error: OverlayError | None) -> None:
+    def _did(self, tx: ClientTransaction, number: int, error: OverlayError | None) -> None:
         watch = self._watches.get(tx.name)
         future = watch.operations.pop(number, None) if watch is not None else None
         if future is not None:
@@ -468,7 +472,7 @@ class Transacting(Peer, ABC):
             else:
                 fail(future, error)
 
-    def _decided(self, tx: Tx, result: Result) -> None:
+    def _decided(self, tx: ClientTransaction, result: Result) -> None:
         watch = self._watches.get(tx.name)
         if watch is not None:
             self._settle_watch(watch, tx, result)
@@ -477,7 +481,7 @@ class Transacting(Peer, ABC):
             self._handlers.ended(tx)
         self._call_back(result, [*self._on_end])
 
-    def _learned(self, learned: Learned) -> None:
+    def _learned(self, learned: OutcomeLearned) -> None:
         future = self._outcomes.pop(learned.tx, None)
         if future is None:
             return
@@ -486,14 +490,21 @@ class Transacting(Peer, ABC):
         elif learned.result is not None:
             succeed(future, learned.result)
 
-    def _settle_watch(self, watch: Watch, tx: Tx, result: Result, *, over: bool = False) -> None:
+    def _settle_watch(
+        self,
+        watch: TransactionFutures,
+        tx: ClientTransaction,
+        result: Result,
+        *,
+        over: bool = False,
+    ) -> None:
         succeed(watch.decided, result)
         if not result.committed:
             watch.fail(result.error)
             return
         if over or not tx.coordinator:
             succeed(watch.applied, None)
-        if not tx.seat.drains:
+        if not tx.half.drains:
             error = TransactionError(f"{tx.engine} does not tell when it is drained")
             watch.fail_drained(error)
         elif over and self._error is not None and not tx.drained:
@@ -506,7 +517,7 @@ class Transacting(Peer, ABC):
         if self._watches[name].is_over:
             del self._watches[name]
 
-    def _wake(self, tx: Tx) -> None:
+    def _wake(self, tx: ClientTransaction) -> None:
         del self._wakers[tx.name]
         if self._error is None:
             self._carry_out(self._transactions.wake(tx))

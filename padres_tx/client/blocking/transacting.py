@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 import msgspec
 
 from padres_tx.client.asyncio import client, handles
-from padres_tx.client.asyncio.handles import Awaited, Wait
+from padres_tx.client.asyncio.handles import SharedFuture, Wait
 from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S
 from padres_tx.client.asyncio.transacting import check_callable
 from padres_tx.client.session import FilterLike, Notification, PointLike
@@ -38,13 +38,13 @@ from padres_tx.errors import ClientError
 from padres_tx.static import Op, Ops
 
 T = TypeVar("T")
-A = TypeVar("A", bound=handles.Acting)
+A = TypeVar("A", bound=handles.TransactionScope)
 
 
-class Doing:
+class PendingOperation:
     """An operation under way."""
 
-    def __init__(self, client: Transacting, doing: handles.Doing) -> None:
+    def __init__(self, client: Transacting, doing: handles.PendingOperation) -> None:
         self._client = client
         self._doing = doing
 
@@ -69,11 +69,11 @@ class Doing:
 
 
 #: What `after` can name.
-After: TypeAlias = Iterable[Op | Doing] | None
+After: TypeAlias = Iterable[Op | PendingOperation] | None
 
 
-class Acting(Generic[A]):
-    """One who acts in a transaction; see `padres_tx.client.asyncio.handles.Acting`."""
+class TransactionScope(Generic[A]):
+    """One who acts in a transaction; see `padres_tx.client.asyncio.handles.TransactionScope`."""
 
     def __init__(self, client: Transacting, acting: A) -> None:
         self._client = client
@@ -124,7 +124,7 @@ class Acting(Generic[A]):
         ops: Ops | None = None,
         after: After = None,
         to: Iterable[str] | None = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Make others act in the transaction; in a static one, `ops` says what they do."""
         after = _operations(after)
         return self._do(self._acting.tcm, point, payload, json=json, ops=ops, after=after, to=to)
@@ -136,15 +136,15 @@ class Acting(Generic[A]):
         *,
         json: Any = msgspec.UNSET,
         after: After = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Publish; receivers get it when the transaction is committed, or never."""
         return self._do(self._acting.pub, point, payload, json=json, after=_operations(after))
 
-    def adv(self, filter: FilterLike, *, after: After = None) -> Doing:
+    def adv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Advertise."""
         return self._do(self._acting.adv, filter, after=_operations(after))
 
-    def uadv(self, filter: FilterLike, *, after: After = None) -> Doing:
+    def uadv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-advertise, a part or all."""
         return self._do(self._acting.uadv, filter, after=_operations(after))
 
@@ -155,16 +155,18 @@ class Acting(Generic[A]):
         *,
         events_only: bool = False,
         after: After = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
         relay, after = self._client._relay(callback), _operations(after)
         return self._do(self._acting.sub, filter, relay, events_only=events_only, after=after)
 
-    def usub(self, filter: FilterLike, *, after: After = None) -> Doing:
+    def usub(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-subscribe, a part or all."""
         return self._do(self._acting.usub, filter, after=_operations(after))
 
-    def do(self, op: Op, callback: Callable[[Notification], None] | None = None) -> Doing:
+    def do(
+        self, op: Op, callback: Callable[[Notification], None] | None = None
+    ) -> PendingOperation:
         """Carry out an operation that is there as data (`padres_tx.static`)."""
         return self._do(self._acting.do, op, self._client._relay(callback))
 
@@ -180,18 +182,20 @@ class Acting(Generic[A]):
         """Abort the transaction; answers how it has ended."""
         return self._client._run(self._acting.abort(reason))
 
-    def _do(self, call: Callable[..., handles.Doing], *args: Any, **more: Any) -> Doing:
-        return Doing(self._client, self._client._run(call_in_loop(call, *args, **more)))
+    def _do(
+        self, call: Callable[..., handles.PendingOperation], *args: Any, **more: Any
+    ) -> PendingOperation:
+        return PendingOperation(self._client, self._client._run(call_in_loop(call, *args, **more)))
 
 
 #: A client's part in somebody's transaction: what its handler for a tcm is given.
-Part: TypeAlias = Acting[handles.Part]
+Part: TypeAlias = TransactionScope[handles.Part]
 
 #: Called with a part and the tcm, on the client's handler thread.
 Handler: TypeAlias = Callable[[Part, Notification], None]
 
 
-class Transaction(Acting[handles.Transaction]):
+class Transaction(TransactionScope[handles.Transaction]):
     """A transaction of this client: enter it with `with`, act, and leave it to commit."""
 
     def __enter__(self) -> Self:
@@ -211,10 +215,10 @@ class Transaction(Acting[handles.Transaction]):
         return self._client._run(self._acting.commit(wait=wait))
 
 
-class Attempts:
+class TransactionRetry:
     """A transaction to be: one attempt with `with`, or several with `for`."""
 
-    def __init__(self, client: Transacting, attempts: handles.Attempts) -> None:
+    def __init__(self, client: Transacting, attempts: handles.TransactionRetry) -> None:
         self._client = client
         self._attempts = attempts
 
@@ -271,12 +275,12 @@ class Transacting(ABC):
         wait: Wait = "decided",
         retries: int = 0,
         **options: Any,
-    ) -> Attempts:
+    ) -> TransactionRetry:
         """A transaction: `with client.transaction(...) as tx`, which commits at its end.
 
         With `retries`: `for tx in client.transaction(...)`, and in it `with tx`.
         """
-        return Attempts(
+        return TransactionRetry(
             self,
             self._client.transaction(
                 engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
@@ -324,7 +328,7 @@ class Transacting(ABC):
             self._depth += 1
             try:
                 await asyncio.get_running_loop().run_in_executor(
-                    thread, run, contained, handler, Acting(self, part), notification
+                    thread, run, contained, handler, TransactionScope(self, part), notification
                 )
             finally:
                 self._depth -= 1
@@ -383,7 +387,7 @@ class Transacting(ABC):
         ops: Ops | None = None,
         after: After = None,
         to: Iterable[str] | None = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Make others act in it; returns at once, and can be waited for, as all of these."""
         after = _operations(after)
         return self._tx(
@@ -398,17 +402,17 @@ class Transacting(ABC):
         *,
         json: Any = msgspec.UNSET,
         after: After = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Publish in it."""
         return self._tx(
             self._client.txPub, txID, point, payload, json=json, after=_operations(after)
         )
 
-    def txAdv(self, txID: str, filter: FilterLike, *, after: After = None) -> Doing:
+    def txAdv(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Advertise in it."""
         return self._tx(self._client.txAdv, txID, filter, after=_operations(after))
 
-    def txUadv(self, txID: str, filter: FilterLike, *, after: After = None) -> Doing:
+    def txUadv(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-advertise in it."""
         return self._tx(self._client.txUadv, txID, filter, after=_operations(after))
 
@@ -420,25 +424,27 @@ class Transacting(ABC):
         *,
         events_only: bool = False,
         after: After = None,
-    ) -> Doing:
+    ) -> PendingOperation:
         """Subscribe in it."""
         relay, after = self._relay(callback), _operations(after)
         return self._tx(
             self._client.txSub, txID, filter, relay, events_only=events_only, after=after
         )
 
-    def txUsub(self, txID: str, filter: FilterLike, *, after: After = None) -> Doing:
+    def txUsub(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-subscribe in it."""
         return self._tx(self._client.txUsub, txID, filter, after=_operations(after))
 
-    def _tx(self, call: Callable[..., handles.Doing], *args: Any, **more: Any) -> Doing:
-        return Doing(self, self._run(call_in_loop(call, *args, **more)))
+    def _tx(
+        self, call: Callable[..., handles.PendingOperation], *args: Any, **more: Any
+    ) -> PendingOperation:
+        return PendingOperation(self, self._run(call_in_loop(call, *args, **more)))
 
 
 def _operations(after: After) -> list[Op] | None:
     if after is None:
         return None
-    return [one.op if isinstance(one, Doing) else one for one in after]
+    return [one.op if isinstance(one, PendingOperation) else one for one in after]
 
 
 def contained(function: Callable[..., None], *args: Any) -> None:
@@ -462,12 +468,12 @@ async def call_in_loop(function: Callable[..., T], *args: Any, **more: Any) -> T
     return function(*args, **more)
 
 
-async def _await(awaited: Awaited[T], timeout_s: float | None) -> T:
+async def _await(awaited: SharedFuture[T], timeout_s: float | None) -> T:
     async with asyncio.timeout(timeout_s):
         return await awaited
 
 
-async def _await_lazily(get: Callable[[], Awaited[T]], timeout_s: float | None) -> T:
+async def _await_lazily(get: Callable[[], SharedFuture[T]], timeout_s: float | None) -> T:
     return await _await(get(), timeout_s)
 
 
