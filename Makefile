@@ -26,7 +26,7 @@ bench: .venv/.test
 
 # The report in a real browser; without one on the PATH (chromium) this fails, and `test` skips it.
 browser-test: .venv/.test
-	PADRES_TX_BROWSER=required $(BIN)/python -m pytest tests/bench/test_report.py $(ARGS)
+	PADRES_TX_BROWSER=required $(BIN)/python -m pytest tests/bench/report/test_page.py $(ARGS)
 
 # Specifications, traces and lemmas; all interleavings of small scenarios; many random runs.
 proofs: .venv/.proofs

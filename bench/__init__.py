@@ -1,5 +1,5 @@
 """Benchmarks and experiments, each beside its yardstick; `load` reads an experiment's results."""
 
-from bench.results import load
+from bench.report.results import load
 
 __all__ = ["load"]

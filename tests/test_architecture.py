@@ -84,6 +84,10 @@ ROOMS = {
     "proofs/faults": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.sim"},
     "proofs/explore": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.faults"},
     "proofs/solvers": {*PRODUCT, PROOFS_VOCABULARY, "proofs.sim"},
+    "bench/micro": {"bench.*", "overlay", "padres_tx", "topologies"},
+    "bench/experiments": {"bench.*", "bench.micro.path", "overlay", "padres_tx", "topologies"},
+    "bench/spark": {"bench.*", "bench.report", "overlay", "padres_tx"},
+    "bench/report": {"bench.*", "padres_tx.*", "padres_tx.cli"},
 }
 
 #: Rooms without I/O, clock or chance: what a module there may not even import.
@@ -175,6 +179,12 @@ def test_no_two_rooms_import_each_other() -> None:
                     arrows.setdefault(room, set()).add(other)
     order = graphlib.TopologicalSorter(arrows)
     assert list(order.static_order())
+
+
+def test_only_one_room_imports_spark() -> None:
+    for path in sorted((ROOT / "bench").rglob("*.py")):
+        if "pyspark" in imported(path):
+            assert path.parent == ROOT / "bench" / "spark", path.relative_to(ROOT)
 
 
 @pytest.mark.parametrize("room", PURE)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import synthetic
-from bench.results import Results, load
-from bench.spark import SMALL, session
-from bench.spark_records import look_into
+from bench.report.results import Results, load
+from bench.spark import synthetic
+from bench.spark.records import look_into
+from bench.spark.session import SMALL, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def results(spark: SparkSession, records: Path) -> Results:
-    from bench import spark_job
+    from bench.spark import job
 
-    spark_job.run(spark, look_into(records))
+    job.run(spark, look_into(records))
     return load(records)

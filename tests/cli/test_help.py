@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import spec
+from bench.experiments import spec
 from padres_tx import registry
 from padres_tx.cli.main import main
 from proofs.explore.scenarios import SCENARIOS

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import networkx as nx
 import pytest
 
-from bench.path import MAX_OVER_STATIC, counted
+from bench.micro.path import MAX_OVER_STATIC, counted
 from overlay.effects import Effect
 from overlay.hosts.simulator import Tape
 from overlay.messages import Hop, Operation

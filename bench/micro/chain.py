@@ -1,0 +1,311 @@
+"""`padres-tx bench chain`: publications per second and latency through a chain of brokers.
+
+A publisher is a client of the first broker, a subscriber one of the last; in between are broker
+processes as `padres-tx up` starts them. Beside it, in the same run and with the same ends (`ends`),
+a chain of as many bare relays (`relay`). Rounds alternate, so that a slow moment of the machine
+hits all alike.
+
+- Throughput is taken when the chain is saturated: the publisher sends as fast as it is
+  acknowledged, from the first publication sent to the last received. The best round counts, since
+  others share the machine.
+- Latency is taken apart from that, at a moderate rate (`RATE_PER_S`), evenly spaced: from just
+  before the publisher writes to just after the subscriber has read. All rounds count.
+- With `--subscriptions` so many more are in the table of every broker. They belong to another
+  client of the last broker and match no event, though they lie in the advertised space; with
+  `--matching` they match every event and belong to the subscriber. A second overlay without them
+  runs in turn, so that what they cost is told within one run: the `share` is the median over rounds
+  of what is left of its throughput.
+
+Tracing is off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.children import cpu_s
+from bench.micro.hop import median_ratio
+from bench.micro.progress import steps_shown
+from bench.micro.traffic import WANTED, Stage, Traffic, all_matching, not_matching
+from padres_tx import launcher
+from padres_tx.client.asyncio.channel import parse_address
+from topologies import generators
+from topologies.model import MAX_BROKERS
+
+#: How often each chain is saturated; and measured for latency.
+ROUNDS: Final = 15
+LATENCY_ROUNDS: Final = 5
+
+#: The rate at which latency is measured: well below the goal, which leaves every process idle most
+#: of the time, so that it is the way that is measured and not the queues on it.
+RATE_PER_S: Final = 1000.0
+
+#: Publications in each round of latency, at most: two seconds.
+PACED: Final = 2000
+
+#: Publications before the first round: caches fill, and the adaptive interpreter settles.
+WARM_UP: Final = 2000
+
+#: Publications per second, on two quiet cores: twice what the Java original does there, tuned.
+MIN_PER_S: Final = 14_000
+#: What a full table may leave of the throughput without it.
+MIN_SHARE: Final = 0.8
+
+PUBLISHER, SUBSCRIBER, OTHER = "publisher", "subscriber", "other"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `--json` prints."""
+
+    brokers: int
+    subscriptions: int
+    matching: bool
+    publications: int
+    publications_per_s: int
+    relay_publications_per_s: int
+    #: Of an overlay without the other subscriptions, in the same run; None if there are none.
+    bare_publications_per_s: int | None
+    share: float | None
+    latency_us_p50: float
+    latency_us_p99: float
+    relay_latency_us_p50: float
+    relay_latency_us_p99: float
+    latency_rate_per_s: float
+    #: CPU time per publication of each broker, first to last, when saturated; empty where it
+    #: cannot be read.
+    cpu_us: list[float]
+
+
+class Chain:
+    """Something that publications go through, what it could do, and how long it took."""
+
+    def __init__(self, traffic: Traffic, pids: list[int]) -> None:
+        self._traffic = traffic
+        self._pids = pids if sys.platform == "linux" else []
+        self.per_s: list[float] = []
+        self.latencies_us: list[float] = []
+        self.cpu_us: list[float] = []
+
+    @property
+    def best_per_s(self) -> float:
+        return max(self.per_s)
+
+    def warm_up(self) -> None:
+        self._traffic.run(WARM_UP)
+
+    def saturate(self, publications: int) -> None:
+        before = [cpu_s(pid) for pid in self._pids]
+        per_s = self._traffic.run(publications).publications_per_s
+        self.per_s.append(per_s)
+        if per_s == self.best_per_s:
+            self.cpu_us = [
+                (cpu_s(pid) - cpu_before_s) * 1e6 / publications
+                for pid, cpu_before_s in zip(self._pids, before, strict=True)
+            ]
+
+    def pace(self, publications: int) -> None:
+        self.latencies_us += self._traffic.run(publications, RATE_PER_S).latencies_us
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The value of the nearest rank."""
+    return sorted(values)[(len(values) * percent + 99) // 100 - 1]
+
+
+def measure(
+    *,
+    brokers: int,
+    publications: int,
+    subscriptions: int = 0,
+    matching: bool = False,
+    rounds: int = ROUNDS,
+    latency_rounds: int = LATENCY_ROUNDS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Row:
+    """Run the chains; each round is so many publications, and `progress` is told what is next.
+
+    Raises LaunchError if the overlay does not come up; CheckFailed if a process fails, or a
+    publication is lost, doubled or reordered.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-")))
+        stage = Stage(stack, directory)
+        progress("starting processes")
+        chains = {"brokers": _overlay(stage, stack, brokers, subscriptions, matching=matching)}
+        if subscriptions:
+            chains["brokers, bare"] = _overlay(stage, stack, brokers, 0, matching=False)
+        chains["relays"] = _relays(stage, brokers)
+        for chain in chains.values():
+            chain.warm_up()
+        for number in range(1, rounds + 1):
+            for name, chain in chains.items():
+                progress(f"throughput of {name}, round {number} of {rounds}")
+                chain.saturate(publications)
+        for number in range(1, latency_rounds + 1):
+            for name in ("brokers", "relays"):
+                progress(f"latency of {name}, round {number} of {latency_rounds}")
+                chains[name].pace(min(publications, PACED))
+    measured, relays, bare = chains["brokers"], chains["relays"], chains.get("brokers, bare")
+    return Row(
+        brokers=brokers,
+        subscriptions=subscriptions,
+        matching=matching,
+        publications=publications,
+        publications_per_s=round(measured.best_per_s),
+        relay_publications_per_s=round(relays.best_per_s),
+        bare_publications_per_s=None if bare is None else round(bare.best_per_s),
+        share=None if bare is None else median_ratio(measured.per_s, bare.per_s, 2),
+        latency_us_p50=round(percentile(measured.latencies_us, 50), 1),
+        latency_us_p99=round(percentile(measured.latencies_us, 99), 1),
+        relay_latency_us_p50=round(percentile(relays.latencies_us, 50), 1),
+        relay_latency_us_p99=round(percentile(relays.latencies_us, 99), 1),
+        latency_rate_per_s=RATE_PER_S,
+        cpu_us=[round(us, 2) for us in measured.cpu_us],
+    )
+
+
+def _overlay(
+    stage: Stage, stack: ExitStack, brokers: int, subscriptions: int, *, matching: bool
+) -> Chain:
+    """A chain of brokers with a client at each end, and subscriptions in its tables."""
+    running = stack.enter_context(launcher.overlay(generators.chain(brokers, base_port=0)))
+    names = [broker.name for broker in running.topology.brokers]
+    first, last = (parse_address(running.address(name)).port for name in (names[0], names[-1]))
+    own = [WANTED, *all_matching(subscriptions)] if matching else [WANTED]
+    ends = [
+        stage.publisher("client", PUBLISHER, first),
+        stage.subscriber("client", SUBSCRIBER, last, own),
+    ]
+    if subscriptions and not matching:
+        ends.append(stage.subscriber("client", OTHER, last, not_matching(subscriptions)))
+    for end in ends:
+        end.ready()
+    return Chain(Traffic(ends[0], ends[1]), [running.process(name).pid for name in names])
+
+
+def _relays(stage: Stage, count: int) -> Chain:
+    relays = stage.relays(count)
+    (_, first), (_, last) = relays[0], relays[-1]
+    publisher = stage.publisher("frames", PUBLISHER, first)
+    subscriber = stage.subscriber("frames", SUBSCRIBER, last, [])
+    for end in (publisher, subscriber):
+        end.ready()
+    return Chain(Traffic(publisher, subscriber), [relay.pid for relay, _ in relays])
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  padres-tx bench chain --brokers 3
+  padres-tx bench chain --brokers 3 --subscriptions 1000
+  padres-tx bench chain --brokers 3 --subscriptions 1000 --matching --json
+"""
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object and nothing else.")
+@click.option("--brokers", type=click.IntRange(1, MAX_BROKERS), default=3, show_default=True)
+@click.option(
+    "--publications",
+    type=click.IntRange(min=1),
+    default=30_000,
+    show_default=True,
+    help="How many go through in each round.",
+)
+@click.option(
+    "--subscriptions",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How many others are in the brokers' tables.",
+)
+@click.option(
+    "--matching",
+    is_flag=True,
+    help="Let all of them match, and belong to the one subscriber; otherwise none does.",
+)
+def chain(
+    *, as_json: bool, brokers: int, publications: int, subscriptions: int, matching: bool
+) -> None:
+    """Publications per second and latency end to end, beside a chain of bare relays.
+
+    Brokers, publisher and subscriber are processes. Ends with exit code 1 if a publication is
+    lost, doubled or reordered; whether the goals hold is only said, for times depend on the
+    machine.
+    """
+    if matching and not subscriptions:
+        raise click.UsageError("--matching says what --subscriptions do; say how many, too.")
+    chains = 3 if subscriptions else 2
+    with steps_shown(1 + ROUNDS * chains + LATENCY_ROUNDS * 2) as progress:
+        row = measure(
+            brokers=brokers,
+            publications=publications,
+            subscriptions=subscriptions,
+            matching=matching,
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(asdict(row), indent=2))
+        return
+    console = Console()
+    console.print(table(row))
+    judged = goals(row)
+    for name, value, least in judged:
+        console.print(f"{name}: {value:,.2f}, goal at least {least:,g}", highlight=False)
+    holds = all(value >= least for _, value, least in judged)
+    console.print("All goals hold." if holds else "Not all goals hold.")
+
+
+def goals(row: Row) -> list[tuple[str, float, float]]:
+    """What was to be reached: its name, what is, and the least that should be."""
+    found: list[tuple[str, float, float]] = [
+        ("publications per second", row.publications_per_s, MIN_PER_S)
+    ]
+    if row.share is not None:
+        found.append((f"share with {row.subscriptions:,} subscriptions", row.share, MIN_SHARE))
+    return found
+
+
+def table(row: Row) -> Table:
+    if row.subscriptions:
+        which = "all matching" if row.matching else "none matching"
+        tables = f"{row.subscriptions:,} other subscriptions, {which}"
+    else:
+        tables = "no other subscriptions"
+    shown = Table(title=f"{row.brokers} in a row, {tables}", box=box.SIMPLE_HEAD)
+    shown.add_column("through")
+    for heading in ("publications/s", "latency µs, median", "99 %"):
+        shown.add_column(heading, justify="right")
+    shown.add_row(
+        "brokers",
+        f"{row.publications_per_s:,}",
+        f"{row.latency_us_p50:,.0f}",
+        f"{row.latency_us_p99:,.0f}",
+    )
+    if row.bare_publications_per_s is not None:
+        shown.add_row("brokers without these", f"{row.bare_publications_per_s:,}", "", "")
+    shown.add_row(
+        "bare relays",
+        f"{row.relay_publications_per_s:,}",
+        f"{row.relay_latency_us_p50:,.0f}",
+        f"{row.relay_latency_us_p99:,.0f}",
+    )
+    if row.cpu_us:
+        each = ", ".join(f"{us:.1f}" for us in row.cpu_us)
+        shown.caption = f"CPU of each broker: {each} µs per publication"
+    return shown

@@ -1,0 +1,230 @@
+"""Brokers' records as the replay takes them: each with what it belongs to, each broker's in order.
+
+Joins find out, for each step, whose it is (`Unit`): a record of a transaction says so itself; a
+plain-looking one may belong to a transaction's publication, or be the consequence of a
+transaction's operation. What every broker has to know of the transactions comes before its steps.
+
+The frame is cut up by run and broker, so a partition is read in one pass (`spark.replay`), and the
+records of a broker never have to fit into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from bench.spark.history import NAMED, VERSIONED, Keep, changes
+from bench.spark.replay import Found, Step, replay
+from bench.spark.shipped import by_value, ship
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+#: What is no text in a step, or in what is found, by name.
+_LONGS: Final = ("seq", "unit_life", "decided_at", "first_at", "last_at")
+_LONGS_FOUND: Final = ("reader_life", "writer_life")
+_FLAGS: Final = ("entered", "seen", "routed")
+
+
+def _field(name: str) -> StructField:
+    if name in _FLAGS:
+        return StructField(name, BooleanType())
+    is_long = name in _LONGS or name in _LONGS_FOUND
+    return StructField(name, LongType() if is_long else StringType())
+
+
+FOUND_SCHEMA: Final = StructType([_field(name) for name in Found._fields])
+
+#: Rows that are handed back at once, as Spark hands over its own.
+BATCH_ROWS: Final = 10_000
+
+_RECORD: Final = (
+    *("run", "node", "seq", "kind", "tx", "engine", "op_id", "op_kind", "client", "filter"),
+    *("source", "dests", "version", "outcome"),
+)
+
+
+def replayed(
+    traces: DataFrame,
+    txs: DataFrame,
+    words: DataFrame,
+    causes: DataFrame,
+    keep: Keep,
+) -> DataFrame:
+    """All that the replay of all brokers finds: FOUND_SCHEMA."""
+    ship(traces.sparkSession)
+    ordered = (
+        steps(traces, txs, words, causes, keep)
+        .repartition("run", "node")
+        .sortWithinPartitions("run", "node", "seq")
+    )
+    return ordered.mapInArrow(_in_batches(), FOUND_SCHEMA)
+
+
+def _in_batches() -> ArrowMapIterFunction:
+    schema = to_arrow_schema(FOUND_SCHEMA)
+
+    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (
+            Step._make(row)
+            for batch in batches
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        found = replay(rows, VERSIONED)
+        while some := list(islice(found, BATCH_ROWS)):
+            columns = [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*some, strict=True), schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return each
+
+
+def steps(
+    traces: DataFrame, txs: DataFrame, words: DataFrame, causes: DataFrame, keep: Keep
+) -> DataFrame:
+    """The rows of `spark.replay.Step`, in no order yet."""
+    # Each is asked twice: what its steps are, and who was there when.
+    routed = keep("routed", _routed(traces))
+    changed = keep("changed", _changed(traces, words, causes))
+    of_versions = traces.where("tx != '' AND kind IN ('begin', 'decide', 'end')").where(
+        F.col("engine").isin(*VERSIONED)
+    )
+    known = _known(traces, txs, routed, changed)
+    parts = (
+        routed.where("kind = 'match'"),
+        changed,
+        of_versions,
+        known.withColumn("kind", F.lit("tx")).withColumn("seq", F.lit(0).cast("long")),
+    )
+    found: DataFrame | None = None
+    for part in parts:
+        named = part.select(*(_column(part, name) for name in Step._fields))
+        found = named if found is None else found.unionByName(named)
+    assert found is not None
+    return found
+
+
+def _column(part: DataFrame, name: str) -> Column:
+    """A column of a step, with its type, whether this part has it or not."""
+    if name == "dests":
+        there = F.col(name) if name in part.columns else F.array()
+        return there.cast("array<string>").alias(name)
+    kind = _field(name).dataType
+    nothing = F.lit(False if name in _FLAGS else 0 if name in _LONGS else "")
+    there = F.coalesce(F.col(name), nothing) if name in part.columns else nothing
+    return there.cast(kind).alias(name)
+
+
+def _routed(traces: DataFrame) -> DataFrame:
+    """Matches and deliveries, with the publication that they are of."""
+    named = (
+        traces.where("kind = 'publish'")
+        .groupBy("run", "op_id")
+        .agg(F.min(F.struct("at_ns", "node", "tx")).alias("one"))
+    )
+    here = traces.where("kind IN ('match', 'deliver')").join(named, ["run", "op_id"], "left")
+    # Where it entered, nobody may have written down.
+    said_in = F.coalesce(F.col("one.tx"), F.col("tx"))
+    whose = F.when(F.col("tx") != "", F.col("tx")).otherwise(said_in)
+    of_tx = whose != ""
+    return here.select(
+        *_RECORD,
+        said_in.alias("said_in"),
+        (F.col("one.node") == F.col("node")).alias("entered"),
+        F.when(of_tx, F.lit("tx")).otherwise(F.lit("pub")).alias("unit_kind"),
+        F.when(of_tx, whose).otherwise(F.col("op_id")).alias("unit_name"),
+        F.lit(0).alias("unit_life"),
+    )
+
+
+def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFrame:
+    """What has changed the tables, with whose doing it was."""
+    changed = changes(traces)
+    said = words.select(*NAMED, F.col("tx").alias("said_in"), F.lit(True).alias("is_word"))
+    led = said.select(
+        "run",
+        F.col("op_id").alias("cause"),
+        F.col("life").alias("cause_life"),
+        F.col("said_in").alias("led_in"),
+        F.lit(True).alias("is_led"),
+    )
+    first = Window.partitionBy("run", "node", "op_id", "life").orderBy("seq")
+    own = F.col("cause").isNull()
+    here = (
+        changed.join(causes, ["run", "node", "seq"], "left")
+        .join(said, list(NAMED), "left")
+        .join(led, ["run", "cause", "cause_life"], "left")
+        .withColumn("first_seq", F.first("seq").over(first))
+        .withColumn("first_own", F.first(own).over(first))
+    )
+    known = F.coalesce(F.when(own, F.col("is_word")).otherwise(F.col("is_led")), F.lit(False))
+    whose = F.coalesce(F.when(own, F.col("said_in")).otherwise(F.col("led_in")), F.lit(""))
+    # An abort brings back what it had dropped.
+    again = own & known & (F.col("first_seq") < F.col("seq")) & F.col("first_own")
+    plain, apply = F.col("tx") == "", F.col("kind") == "apply"
+    kind = (
+        F.when(~plain, F.lit("tx"))
+        .when(F.col("kind") == "end", F.lit("leave"))
+        .when(~apply | again, F.lit(""))
+        .when(~known, F.lit("leave"))
+        .when(whose != "", F.lit("tx"))
+        .otherwise(F.lit("op"))
+    )
+    by = F.when(own, F.col("client")).otherwise(F.col("cause_client"))
+    life = F.when(own, F.col("life")).otherwise(F.col("cause_life"))
+    here = here.withColumn("unit_kind", kind)
+    name = (
+        F.when(~plain, F.col("tx"))
+        .when(F.col("unit_kind") == "tx", whose)
+        .when(F.col("unit_kind") == "leave", by)
+        .when(F.col("unit_kind") == "op", F.coalesce("cause", "op_id"))
+        .otherwise(F.lit(""))
+    )
+    return here.select(
+        *_RECORD,
+        F.coalesce("said_in", F.lit("")).alias("said_in"),
+        "unit_kind",
+        name.alias("unit_name"),
+        F.when(F.col("unit_kind").isin("op", "leave"), life).otherwise(F.lit(0)).alias("unit_life"),
+    )
+
+
+def _known(traces: DataFrame, txs: DataFrame, routed: DataFrame, changed: DataFrame) -> DataFrame:
+    """Each transaction at each broker of its run: when it was there, and what became of it."""
+    here = ["run", "node", "tx"]
+    of_tx = traces.where("tx != ''")
+    begun = (
+        of_tx.where("kind = 'begin'")
+        .groupBy(*here)
+        .agg(F.max_by(F.concat("dests", F.array("source")), "seq").alias("dests"))
+    )
+    decided = (
+        of_tx.where("kind = 'decide'")
+        .groupBy(*here)
+        .agg(F.min("seq").alias("decided_at"), F.min_by("outcome", "seq").alias("decided"))
+    )
+    at = of_tx.select(*here, "seq")
+    for part in (routed, changed):
+        as_tx = part.where("tx = '' AND unit_kind = 'tx'")
+        at = at.unionByName(as_tx.select("run", "node", F.col("unit_name").alias("tx"), "seq"))
+    stays = at.groupBy(*here).agg(F.min("seq").alias("first_at"), F.max("seq").alias("last_at"))
+    nodes = traces.select("run", "node").distinct()
+    return (
+        txs.join(F.broadcast(nodes), "run")
+        .join(begun, here, "left")
+        .join(decided, here, "left")
+        .join(stays, here, "left")
+        .withColumn("dests", F.coalesce("dests", F.array().cast("array<string>")))
+    )
+
+
+by_value(Step.__module__, __name__)
