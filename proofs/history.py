@@ -280,7 +280,7 @@ class History:
                     )
             waits = [] if broker.at_rest else ["operations wait"]
             for engine in broker.engines.values():
-                waits += [f"{tx_text(tx)} is open" for tx in getattr(engine, "txs", ())]
+                waits += [f"{tx_text(tx)} is open" for tx in engine.transactions()]
             if waits:
                 unrest[name] = ", ".join(waits)
         return cls(

@@ -23,10 +23,11 @@ from typing import Any, cast
 
 import msgspec
 
-from overlay.broker.engine import Engine, EngineFactory
+from overlay.broker.engine import EngineFactory
 from overlay.broker.reach import Reach
 from overlay.broker.recording import moved
 from overlay.broker.requests import Task, Tasks
+from overlay.broker.service import RouteChange, ServiceFactory
 from overlay.broker.turns import WORK
 from overlay.broker.waiting import WaitingOperations, answer
 from overlay.effects import Close, Effect, Send
@@ -88,6 +89,7 @@ class Broker(WaitingOperations):
         neighbours: Iterable[BrokerName],
         *,
         engines: Mapping[str, EngineFactory] | None = None,
+        services: Mapping[str, ServiceFactory] | None = None,
         trace: bool = False,
         salt: int = 0,
     ) -> None:
@@ -115,8 +117,9 @@ class Broker(WaitingOperations):
             Reachability: self._reported,
             EngineMessage: self._engine_message,
         }
-        self.engines: dict[str, Engine] = {
-            engine: make(self) for engine, make in sorted((engines or {}).items())
+        self.engines = {engine: make(self) for engine, make in sorted((engines or {}).items())}
+        self.services = {
+            name: make_service(self) for name, make_service in sorted((services or {}).items())
         }
 
     # --- inputs ---
@@ -135,8 +138,10 @@ class Broker(WaitingOperations):
         """A timer that `SetTimer` asked for has run out."""
         if key == WORK:
             return self._work(now)
-        engine, _, rest = key.partition("/")
-        return self.engines[engine].wake(rest, now)
+        name, _, rest = key.partition("/")
+        service = self.service(name)
+        assert service is not None, f"timer {key!r} of nobody"
+        return service.wake(rest, now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         """The client's link is gone for good: its entries go."""
@@ -164,8 +169,8 @@ class Broker(WaitingOperations):
         """A client of this broker is gone, but for its entries: it has no more to say."""
         client, effects = hop[1:], list[Effect]()
         if hop in self._joined:
-            for engine in self.engines.values():
-                effects += engine.client_left(client, now)
+            for service in self.hosted():
+                effects += service.client_left(client, now)
             del self._joined[hop]
         self._joining.pop(hop, None)
         self._leaving.pop(hop, None)
@@ -207,8 +212,8 @@ class Broker(WaitingOperations):
         self._lost.pop(source, None)
         for task in self._tasks.reset(source):
             effects += self._finished(task, now)
-        for engine in self.engines.values():
-            effects += engine.link_reset(source, now)
+        for service in self.hosted():
+            effects += service.link_reset(source, now)
         return effects
 
     def link_down(self, neighbour: BrokerName, now: float) -> list[Effect]:
@@ -460,6 +465,7 @@ class Broker(WaitingOperations):
         needed = {hop for engine in self.engines.values() for hop in engine.insists(operation)}
         for hop, sent in outcome.forward + outcome.triggered:
             effects.append(self._ask(task, hop, sent, insist=hop in needed))
+        effects += self.routes_changed((RouteChange(task.origin, operation),), now)
         return effects + self._finished(task, now)
 
     def check_client(self, source: Hop, client: str) -> None:
@@ -596,7 +602,8 @@ class Broker(WaitingOperations):
             effects += [self._ask(task, hop, leave) for hop in others]
         elif others:
             effects.append(Send(others, leave))
-        return effects + [Send((hop,), sent) for hop, sent in triggered]
+        effects += [Send((hop,), sent) for hop, sent in triggered]
+        return effects + self.routes_changed((RouteChange(source, leave),), now)
 
     # --- requests and their answers ---
 
@@ -639,16 +646,16 @@ class Broker(WaitingOperations):
     # --- engines and operators ---
 
     def _engine_message(self, source: Hop, message: EngineMessage, now: float) -> list[Effect]:
-        engine = self.engines.get(message.engine)
-        if engine is None:
-            raise ProtocolError(f"{self.name} has no transaction engine {message.engine!r}")
-        return engine.receive(source, message.body, now)
+        service = self.service(message.engine)
+        if service is None:
+            raise ProtocolError(f"{self.name} has no engine or service {message.engine!r}")
+        return service.receive(source, message.body, now)
 
     def _inspect(self, source: Hop, inspect: Inspect, now: float) -> list[Effect]:
         if inspect.what == "tables":
             body: Any = page(self.routing, self.versions.view(), inspect.argument)
-        elif inspect.what in self.engines:
-            body, effects = self.engines[inspect.what].inspect(inspect.argument, now)
+        elif (service := self.service(inspect.what)) is not None:
+            body, effects = service.inspect(inspect.argument, now)
             return [Send((source,), Report(inspect.req, body)), *effects]
         else:
             body = {"error": f"nothing called {inspect.what!r} to inspect"}

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from overlay.broker.engine import Engine
 from overlay.broker.recording import Recorder
 from overlay.broker.requests import Task
+from overlay.broker.service import RouteChange, Service
 from overlay.broker.turns import RELEASE, SLICE, Jobs
 from overlay.effects import Close, Effect, Send
 from overlay.errors import OperationError, OverlayError, PeerError
@@ -45,6 +47,7 @@ class WaitingOperations(Recorder):
     def __init__(self, name: BrokerName, versions: Versions) -> None:
         super().__init__(name, versions)
         self.engines: dict[str, Engine] = {}
+        self.services: dict[str, Service] = {}
         #: What clients have said while words of theirs are reserved, in each client's order.
         self._waiting: dict[Hop, deque[Operation | Leave]] = {}
         #: Plain operations that wait for a transaction's decision, in the order of their arrival.
@@ -182,7 +185,9 @@ class WaitingOperations(Recorder):
         engine, context = self._jobs.next()
         if not engine:
             return [*self.release(now), *self._jobs.again()]
-        worked = self.engines[engine].work(context, now)
+        service = self.service(engine)
+        assert service is not None
+        worked = service.work(context, now)
         effects = [*worked.effects, *(self._jobs.add(engine, context) if worked.more else ())]
         return [*effects, *self._jobs.again()]
 
@@ -226,8 +231,13 @@ class WaitingOperations(Recorder):
         self._stalled = {hop for hop, _, _, context in waits if context is STALLS}
         if units >= self.slice:
             return effects + self._jobs.add(*RELEASE)
-        for seat in self.engines.values():
-            effects += seat.released(now)
+        return effects + self.settled(now)
+
+    def settled(self, now: float) -> list[Effect]:
+        """Let the engines go on with what has waited for something that is settled here."""
+        effects: list[Effect] = []
+        for engine in self.engines.values():
+            effects += engine.released(now)
         return effects
 
     def _let_publications_go(self, now: float) -> list[Effect]:
@@ -305,8 +315,30 @@ class WaitingOperations(Recorder):
         )
 
     def _conflicts(self, source: Hop, message: Operation | Leave, engine: str) -> bool:
-        others = (seat for name, seat in self.engines.items() if name != engine)
+        others = (other for name, other in self.engines.items() if name != engine)
         return any(other.holds(source, message) for other in others)
+
+    # --- engines and services ---
+
+    def service(self, name: str) -> Service | None:
+        """The engine or service of that name, if this broker has it."""
+        return self.engines.get(name) or self.services.get(name)
+
+    def hosted(self) -> list[Service]:
+        """The engines and the services of this broker, in the order in which they are told."""
+        return [*self.engines.values(), *self.services.values()]
+
+    def routes_changed(self, changes: Sequence[RouteChange], now: float) -> list[Effect]:
+        """Report changes of the tables that have become visible together.
+
+        An engine that changes the tables by itself calls this when all traffic sees the changes.
+        """
+        effects: list[Effect] = []
+        for service in self.hosted():
+            effects += service.routes_changed(changes, now)
+        return effects
+
+    # --- what waits ---
 
     @property
     def held(self) -> list[tuple[Hop, Operation | Leave]]:

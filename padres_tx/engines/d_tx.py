@@ -47,6 +47,7 @@ from collections import deque
 from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Undecided
 from overlay.broker.turns import Worked
 from overlay.effects import Effect
 from overlay.filters import check_point
@@ -55,9 +56,9 @@ from overlay.notation import format_publication
 from overlay.tables.footprints import Footprint, of_applied, of_plain, text
 from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
-from padres_tx.client_messages import Look, TxID, parse_tx, tx_text
+from padres_tx.client_messages import Look, TxID, tx_text
 from padres_tx.protocol.dynamic import YES, Dynamic, Tx, Verdict
-from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced, Vote
+from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced
 from padres_tx.protocol.outcomes import REUSED
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S
 from padres_tx.protocol.validation.plain_writes import PlainWrites
@@ -77,8 +78,8 @@ class DTx(Dynamic):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        self._receivers[Fence] = self._fence
-        self._receivers[Fenced] = self._fenced
+        self.receivers[Fence] = self._fence
+        self.receivers[Fenced] = self._fenced
         #: What each transaction sees: the versions in its snapshot, and itself.
         self._views: dict[TxID, Seen] = {}
         #: What each committed transaction has written here, until its version is folded.
@@ -143,9 +144,10 @@ class DTx(Dynamic):
             if filter := mine.conflict(held):
                 return self._lost_to_plain(message, filter)
         for engine in self.broker.engines.values():
-            for name, undecided in getattr(engine, "undecided", list)():
-                if filter := mine.reads_what(undecided):
-                    return self._lost(name, filter, (parse_tx(name) or ("", 0))[0])
+            for undecided in engine.undecided():
+                if filter := mine.reads_what(undecided.footprint):
+                    other = undecided.tx
+                    return self._lost(tx_text(other), filter, other[0])
         return None
 
     def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
@@ -180,24 +182,19 @@ class DTx(Dynamic):
         why = changed.reason or "its snapshot differs"
         return Verdict(CONFLICT, f"{client} {verb} {what} by now: {why}", changed.to)
 
-    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
         """A yes of a neighbour counts if all that came from it before could be carried out here."""
-        tx = self.txs.get(vote.tx)
-        if tx is not None and tx.open and not vote.code:
-            if self.broker.is_late(source):
-                return super()._vote(source, Vote(vote.tx, *self._behind(source)), now)
-            for came_from, message in self.broker.held:
-                if came_from == source:
-                    held = of_plain(self.routing, source, message, self.broker.versions.view())
-                    if filter := tx.footprint.conflict(held):
-                        lost = self._lost_to_plain(message, filter)
-                        return super()._vote(source, Vote(vote.tx, *lost), now)
-        return super()._vote(source, vote, now)
+        if self.broker.is_late(neighbour):
+            return self._behind(neighbour)
+        for source, message in self.broker.held:
+            if source == neighbour:
+                held = of_plain(self.routing, source, message, self.broker.versions.view())
+                if filter := tx.footprint.conflict(held):
+                    return self._lost_to_plain(message, filter)
+        return YES
 
-    def _answer(self, tx: Tx, now: float) -> list[Effect]:
-        if tx.verdict == YES and not tx.voted and self.broker.is_late(tx.upstream):
-            tx.verdict = self._behind(tx.upstream)
-        return super()._answer(tx, now)
+    def confirms_yes(self, tx: Tx) -> Verdict:
+        return self._behind(tx.upstream) if self.broker.is_late(tx.upstream) else YES
 
     @staticmethod
     def _behind(hop: Hop) -> Verdict:
@@ -214,7 +211,11 @@ class DTx(Dynamic):
         """The transactions that are prepared or wait here, but those that have to abort."""
         return [tx for tx in self.preparing.values() if not (tx.verdict and tx.verdict.code)]
 
-    # --- plain operations ---
+    # --- plain operations, and other engines ---
+
+    def undecided(self) -> list[Undecided]:
+        """Nothing: until the commit all that is written has a version that others do not see."""
+        return []
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         """While there is a fence, what clients begin has to wait; but not for one that cannot be
@@ -266,9 +267,9 @@ class DTx(Dynamic):
             self._keep_or_fold(version)
         return self._go_on_unmarking()
 
-    def forgotten(self, tx: Tx) -> list[Effect]:
+    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
         if tx.status == "aborted":
-            return super().forgotten(tx)
+            return super().forgotten(tx, now)
         self._keep_or_fold(tx.id)
         return self._go_on_unmarking()
 
@@ -335,7 +336,7 @@ class DTx(Dynamic):
         tx = self.txs.get(fence.tx)
         if tx is None:
             effects = self.time_limit(fence.tx, fence.deadline_s)
-            tx = self._new(fence.tx, fence.age, source, now)
+            tx = self.add(fence.tx, fence.age, source, now)
             tx.deadline_at = now + fence.deadline_s
             return effects + self._raise(tx, "fencing", now)
         if tx.upstream != source or tx.status != "fenced":
@@ -349,7 +350,7 @@ class DTx(Dynamic):
         self._fences[tx.id] = tx
         effects = self.send(self.others(tx), Fence(tx.id, tx.age, self.left_s(tx, now)))
         for engine in self.broker.engines.values():
-            effects += getattr(engine, "give_way", _nobody)(now)
+            effects += engine.give_way(now)
         return effects + self._fences_again(now)
 
     def _fenced(self, source: Hop, fenced: Fenced, now: float) -> list[Effect]:
@@ -359,7 +360,7 @@ class DTx(Dynamic):
         tx.awaited.discard(source)
         return self._fences_again(now)
 
-    def something_decided(self, now: float) -> list[Effect]:
+    def released(self, now: float) -> list[Effect]:
         return self._fences_again(now)
 
     def _fences_again(self, now: float) -> list[Effect]:
@@ -377,19 +378,15 @@ class DTx(Dynamic):
         if first:
             return self._raise(tx, "flushing", now)
         started = Dynamic.start(self, tx, now)
-        return [*started, *self._pump(tx, tx.frames[tx.upstream, 0], now)]
+        return [*started, *self.go_on(tx, tx.frames[tx.upstream, 0], now)]
 
     def _somebody_writes(self) -> bool:
         """Whether something here is prepared, or written by others and not decided."""
         return bool(self._preparing()) or any(
-            footprint.writes
+            undecided.footprint.writes
             for engine in self.broker.engines.values()
-            for _, footprint in getattr(engine, "undecided", list)()
+            for undecided in engine.undecided()
         )
-
-
-def _nobody(now: float) -> list[Effect]:
-    return []
 
 
 broker = DTx

@@ -38,19 +38,18 @@ from collections import deque
 from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Undecided
 from overlay.broker.turns import Worked
 from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
-from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome, Scope
-from padres_tx.client_messages import Commit, Finish, Look, Operate, tx_text
+from padres_tx.client_messages import TxID, tx_text
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
 from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.protocol.dynamic_messages import Decide, Doom, Forget, Op
-from padres_tx.protocol.two_phase import something_decided
+from padres_tx.protocol.dynamic_messages import Decide, Doom, Op
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2
@@ -91,12 +90,14 @@ class DTxNI(Dynamic):
         return not _owes(tx)
 
     def doubt(self, tx: Tx) -> str:
-        return f"acknowledged all that was asked, waits for {self._way(tx)}"
+        return f"acknowledged all that was asked, waits for {self.decision_path(tx)}"
 
-    def undecided(self) -> list[tuple[str, Footprint]]:
-        """What is written here and may be undone, or is not so everywhere yet: nobody isolated may
-        build on it."""
-        return [(tx_text(tx.id), tx.footprint) for tx in self.txs.values()]
+    def undecided(self) -> list[Undecided]:
+        """What is written here and may be undone, or is not so everywhere yet."""
+        return [Undecided(tx.id, tx.footprint) for tx in self.txs.values()]
+
+    def reserved_by(self, operation: Operation, *, other_than: TxID) -> TxID | None:
+        return self.reserved.by_others(other_than, operation)
 
     def give_way(self, now: float) -> list[Effect]:
         """Somebody needs precedence: what has written here and is not decided has to go."""
@@ -143,7 +144,7 @@ class DTxNI(Dynamic):
     def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
         """Abort what cannot have been committed; of anything else ask for the decision."""
         if tx.owes:
-            return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+            return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
         return self.questions.wonder(tx.id, tx.upstream, now)
 
     def learned(self, answer: Answer, now: float) -> list[Effect]:
@@ -156,7 +157,7 @@ class DTxNI(Dynamic):
         if answer.status == "unknown":
             reason = f"broker {tx.upstream} was restarted, and no broker knows the decision"
             decide = Decide(tx.id, False, "broker", reason)
-        return self._spread(tx, decide, now)
+        return self.spread(tx, decide, now)
 
     def wake(self, key: str, now: float) -> list[Effect]:
         if key != AGAIN:
@@ -169,19 +170,10 @@ class DTxNI(Dynamic):
 
     # --- operations on the shared state ---
 
-    def _enqueue(
-        self, source: Hop, message: Operate | Look | Finish | Commit, now: float
-    ) -> list[Effect]:
-        tx = self.txs.get(message.tx)
-        if isinstance(message, Operate) and tx is not None and tx.open:
-            kind, filter = message.step.kind, message.step.filter
-            is_known = (source, message.frame) in tx.frames
-            if is_known and filter is not None and kind != "pub" and kind != "tcm":
-                # Reserved at once, though it may have to wait and has changed nothing so far: what
-                # the client says after it must not be done before it.
-                said = Operation(0, kind, source[1:], 0, filter, store=False)
-                self.reserved.add(tx.id, Undo(source, said, []))
-        return super()._enqueue(source, message, now)
+    def operation_queued(self, tx: Tx, source: Hop, operation: Operation) -> None:
+        """Reserved at once, though it may have to wait and has changed nothing so far: what the
+        client sends after it must not be done before it."""
+        self.reserved.add(tx.id, Undo(source, operation, []))
 
     def apply(
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
@@ -197,13 +189,9 @@ class DTxNI(Dynamic):
             tx.behind.append((source, task))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
 
-    def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
-        tx = self.txs.get(op.tx)
-        if op.operation is not None and (tx is None or not tx.open):
-            # It was under way when the transaction was aborted. The sender's tables have it, so
-            # ours must; what undoes it comes behind it.
-            return self.broker.submit(self.name, source, op.operation, None, now)
-        return super()._op(source, op, now)
+    def came_late(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
+        """The sender's tables have it, so ours must; what undoes it comes behind it."""
+        return self.broker.submit(self.name, source, operation, None, now)
 
     def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
         if context is None:
@@ -274,7 +262,7 @@ class DTxNI(Dynamic):
         if worked.more:
             return worked
         effects = worked.effects + self.broker.release(now)
-        return worked._replace(effects=effects + self._acknowledge(context, now))
+        return worked._replace(effects=effects + self.acknowledge(context, now))
 
     def _undo_some(self, tx: Tx, now: float) -> Worked:
         """Undo operations of an aborted transaction, the last first, a slice of them.
@@ -295,14 +283,14 @@ class DTxNI(Dynamic):
 
     def completed(self, context: Any, now: float) -> list[Effect]:
         context.undoing -= 1
-        return self._acknowledge(context, now)
+        return self.acknowledge(context, now)
 
-    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
-        return [] if tx.undoing else super()._acknowledge(tx, now)
+    def is_carried_out(self, tx: Tx) -> bool:
+        return not tx.undoing
 
-    def _forget(self, source: Hop, forget: Forget, now: float) -> list[Effect]:
+    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
         # What D-TX could not build on is done everywhere: a fence may have waited for that.
-        return [*super()._forget(source, forget, now), *something_decided(self.broker, now)]
+        return [*super().forgotten(tx, now), *self.broker.settled(now)]
 
 
 def _owes(tx: Tx) -> bool:

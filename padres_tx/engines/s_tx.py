@@ -54,11 +54,12 @@ from typing import Any
 import msgspec
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Undecided
+from overlay.broker.service import RouteChange
 from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Close, Effect, Send
 from overlay.errors import PeerError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, Pub, client_hop, is_client
-from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome
 from padres_tx.client_messages import (
     Abort,
@@ -90,7 +91,6 @@ from padres_tx.protocol.static_state import (
     UnreadPlan,
     UnreadSubmit,
 )
-from padres_tx.protocol.two_phase import something_decided
 
 
 class STx(Planning):
@@ -143,7 +143,7 @@ class STx(Planning):
         if not (tx.open and tx.at_edge):
             return self._overdue(tx)
         reason = f"no answer from {self._unanswered(tx) or self.broker.name}"
-        return self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
+        return self.spread(tx, Decide(tx.id, False, "deadline", reason), now)
 
     def _overdue(self, tx: Tx) -> list[Effect]:
         """The deadline has passed. What is admitted here may be committed elsewhere, and what is
@@ -192,7 +192,7 @@ class STx(Planning):
             tx.lost.update(name for name in tx.edges if ClientName(name) not in self.routing.crt)
             if tx.open and (tx.at_edge or tx.upstream == neighbour):
                 tx.alone = not tx.at_edge
-                effects += self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+                effects += self.spread(tx, Decide(tx.id, False, "broker", reason), now)
             elif tx.open:
                 refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
                 effects += self._send((tx.upstream,), refused)
@@ -210,9 +210,6 @@ class STx(Planning):
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return self.reserved.reserves(source, message)
 
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
-
     def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
         """Who leaves when its steps are admitted was lost with a broker or a link. Should it be
         known again when they are carried out: its edge broker has given them up."""
@@ -228,20 +225,19 @@ class STx(Planning):
         tx = self._spreading.get((operation.client, operation.seq))
         return tx.span if tx is not None else ()
 
-    def keeps(self, neighbour: Hop) -> bool:
-        return False
+    def transactions(self) -> Collection[TxID]:
+        return self.txs
 
-    def undecided(self) -> list[tuple[str, Footprint]]:
-        """What is admitted here, and what may not be carried out everywhere yet: an isolated
-        transaction that reads it here might not find it elsewhere, and has to wait its turn."""
+    def undecided(self) -> list[Undecided]:
+        """What is admitted here, and what may not be carried out everywhere yet."""
         return [
-            (tx_text(tx.id), tx.own_footprint if tx.open else tx.footprint)
+            Undecided(tx.id, tx.own_footprint if tx.open else tx.footprint)
             for tx in self.txs.values()
             if tx.status != "aborted"
         ]
 
-    def released(self, now: float) -> list[Effect]:
-        return []
+    def reserved_by(self, operation: Operation, *, other_than: TxID) -> TxID | None:
+        return self.reserved.by_others(other_than, operation)
 
     def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
         """What comes from a neighbour in the span was sent after that one had carried out the steps
@@ -279,9 +275,7 @@ class STx(Planning):
             broker=self.broker.name,
             now=now,
             describe=lambda tx: self._describe(tx, now),
-            abort=lambda tx, code, reason: self._spread(
-                tx, Decide(tx.id, False, code, reason), now
-            ),
+            abort=lambda tx, code, reason: self.spread(tx, Decide(tx.id, False, code, reason), now),
         )
 
     def _describe(self, tx: Tx, now: float) -> dict[str, Any]:
@@ -321,7 +315,7 @@ class STx(Planning):
             reason = f"{source[1:]} coordinates no open transaction {name}"
             return [self._tell(source, Ended(abort.tx, False, "unknown", reason))]
         reason = abort.reason or f"{source[1:]} aborted it"
-        return self._spread(tx, Decide(tx.id, False, "aborted", reason), now)
+        return self.spread(tx, Decide(tx.id, False, "aborted", reason), now)
 
     def _decide(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
@@ -329,9 +323,9 @@ class STx(Planning):
             return self._send((source,), Decided(decide.tx))
         if not tx.open or tx.upstream != source:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
-        return self._spread(tx, decide, now)
+        return self.spread(tx, decide, now)
 
-    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         self._stop_admitting(tx)
@@ -359,7 +353,7 @@ class STx(Planning):
             for operation in tx.operations.values():
                 if operation.kind in ("adv", "uadv"):
                     self._spreading[operation.client, operation.seq] = tx
-            return effects + self._carry_on(tx, now)
+            return effects + self.carry_on(tx, now)
         self.reserved.release(tx.id)
         effects += self._tell_clients(tx, decide)
         effects += self.broker.release(now)
@@ -389,7 +383,7 @@ class STx(Planning):
 
     # --- carrying out, in the order of dependencies ---
 
-    def _carry_on(self, tx: Tx, now: float) -> list[Effect]:
+    def carry_on(self, tx: Tx, now: float) -> list[Effect]:
         """Carry out what has all its dependencies behind it, here: in its turn among operations."""
         if tx.queued or tx.running:
             return []  # It is at it.
@@ -479,8 +473,9 @@ class STx(Planning):
         if sent:
             tx.outside += 1
             effects += self.broker.tell(self.name, source, operation, sent, (tx, None), now)
+        effects += self.broker.routes_changed((RouteChange(source, operation),), now)
         tx.handle(at)
-        return effects + self._carry_on(tx, now)
+        return effects + self.carry_on(tx, now)
 
     def completed(self, context: Any, now: float) -> list[Effect]:
         tx, at = context
@@ -497,7 +492,7 @@ class STx(Planning):
             raise ProtocolError(f"{source} completed step {complete.step}, which is not there")
         tx.handle(complete.step)
         effects = self._send(self._beyond(tx, source), complete)
-        return effects if tx.open else effects + self._carry_on(tx, now)
+        return effects if tx.open else effects + self.carry_on(tx, now)
 
     def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
         """Hand a publication to this broker's clients, and to brokers outside the span; to the
@@ -623,7 +618,7 @@ class STx(Planning):
             effects += self._make_known(tx, now)
         if tx.at_edge:
             effects.append(self._tell(tx.upstream, Applied(tx.id)))
-        return effects + something_decided(self.broker, now)
+        return effects + self.broker.settled(now)
 
     # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
 

@@ -122,8 +122,8 @@ def _table(operation: Operation) -> str:
 def reserved_by_others(broker: Broker, tx: TxID, operation: Operation) -> TxID | None:
     """Another undecided transaction that uses the same words of the client, if there is one."""
     for engine in broker.engines.values():
-        reserved: Reservations | None = getattr(engine, "reserved", None)
-        if reserved is not None and (other := reserved.by_others(tx, operation)) is not None:
+        other = engine.reserved_by(operation, other_than=tx)
+        if other is not None:
             return other
     return None
 

@@ -53,12 +53,12 @@ everything in the order in which it came, and the argument holds as it stands.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from overlay.broker.core import Broker
+from overlay.broker.service import RouteChange
 from overlay.broker.turns import Worked
 from overlay.effects import Effect, SetTimer
 from overlay.errors import (
@@ -71,7 +71,7 @@ from overlay.errors import (
 )
 from overlay.filters import check_point
 from overlay.identity import name_text
-from overlay.messages import Hop, Leave, Operation, Pub, client_hop, is_client
+from overlay.messages import Hop, Operation, Pub, client_hop, is_client
 from overlay.notation import format_publication
 from overlay.tables.footprints import Footprint
 from overlay.tables.routing import Outcome, Scope
@@ -146,7 +146,7 @@ class Dynamic(TwoPhaseCommit):
         super().__init__(broker)
         self._clock = 0
         self.losses = LossCounts()
-        self._receivers |= {
+        self.receivers |= {
             Begin: self._begin,
             Operate: self._enqueue,
             Look: self._enqueue,
@@ -161,32 +161,69 @@ class Dynamic(TwoPhaseCommit):
     # --- what an engine decides (isolation) ---
 
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
-        """A transaction begins at this broker."""
+        """A transaction begins at this broker. Called before its first operation.
+
+        `undecided` are the versions that the coordinator's edge broker had voted for, and did not
+        know decided, when it began. By default nothing happens.
+        """
 
     @abstractmethod
     def scope(self, tx: Tx) -> Scope:
-        """As whom its operations look at and change the tables."""
+        """Which versions the transaction's operations see, and which version they change.
+
+        Called for every operation. Changes without a version count for all traffic at once.
+        """
+
+    def operation_queued(self, tx: Tx, source: Hop, operation: Operation) -> None:
+        """A client of this broker has sent an operation, which waits for its turn in its frame.
+
+        The operation has no number yet. By default nothing happens.
+        """
 
     def apply(
         self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
-        """Carry an operation out, now or later, by `carry_out`."""
+        """Carry an operation out by `carry_out`, now, or later if it has to wait.
+
+        Called for operations of clients when they are admitted, and of neighbours when they come.
+        By default now.
+        """
         return self.carry_out(tx, source, operation, task, now)
 
     def is_answered(self, operation: Operation) -> bool:
-        """Whether brokers acknowledge the operation; an (un-)advertisement may trigger others."""
+        """Whether brokers acknowledge the operation.
+
+        Called for each neighbour that it is sent to. By default an (un-)advertisement is, since it
+        may trigger others.
+        """
         return operation.kind in ("adv", "uadv")
 
     def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
-        """An operation was carried out."""
+        """An operation was carried out here. Called when the tables have changed, before the
+        neighbours are told. By default nothing happens."""
+
+    def came_late(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
+        """A neighbour's operation of a transaction that is not open here any more has come.
+
+        It was on its way when the transaction was aborted. By default it is dropped, which is right
+        where an abort drops the transaction's version.
+        """
+        return []
 
     def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
-        """A client was answered from its own state; a no if that cannot stand."""
+        """Whether an answer can stand that a client had from its own state (`padres_tx.looks`).
+
+        Called in the order of the client's operations. A no aborts the transaction. By default it
+        can.
+        """
         return YES
 
     def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
-        """A no if something has changed what is read here, or may, so that another attempt reads
-        otherwise."""
+        """A no if others have changed what is read here, or may have: another attempt may succeed.
+
+        Called when an operation is refused, to tell a conflict from a mistake of the client. By
+        default it is a mistake.
+        """
         return YES
 
     # --- the broker's inputs (overlay.broker.engine.Engine) ---
@@ -201,7 +238,7 @@ class Dynamic(TwoPhaseCommit):
 
     def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
         """Act on a message that the source may send."""
-        receiver = self._receivers.get(type(message))
+        receiver = self.receivers.get(type(message))
         if receiver is None:
             raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
         return receiver(source, message, now)
@@ -247,7 +284,7 @@ class Dynamic(TwoPhaseCommit):
                 if tx.open:
                     effects += self.cut_off(tx, reason, now)
                 else:
-                    effects += self._acknowledge(tx, now)
+                    effects += self.acknowledge(tx, now)
             elif tx.open:
                 effects += self.doom(tx, "broker", reason, now)
             elif neighbour in tx.awaited:
@@ -263,34 +300,7 @@ class Dynamic(TwoPhaseCommit):
         be told to it as plain operations. That is left to durable brokers.
         """
         tx.alone = tx.voted and tx.verdict == YES
-        return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
-
-    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
-
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
-
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        pass
-
-    def insists(self, operation: Operation) -> Collection[Hop]:
-        return ()
-
-    def keeps(self, neighbour: Hop) -> bool:
-        return False
-
-    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
-        raise AssertionError("nothing was submitted")
-
-    def completed(self, context: Any, now: float) -> list[Effect]:
-        raise AssertionError("nothing was started")
-
-    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
-        return False
-
-    def owns(self, context: Any, operation: Operation) -> bool:
-        return False
+        return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         return inspection.answer(
@@ -342,7 +352,7 @@ class Dynamic(TwoPhaseCommit):
             return [self.tell(source, Ended(begin.tx, False, "refused", reason))]
         standing = self.losses.resume(source, begin.age)
         age = begin.age if standing is not None else self._clock + 1
-        tx = self._new(begin.tx, age, source, now)
+        tx = self.add(begin.tx, age, source, now)
         tx.standing = standing or LossRecord()
         tx.deadline_at = now + begin.deadline_s
         tx.frames[source, 0] = Frame(tx, source, 0)
@@ -389,12 +399,12 @@ class Dynamic(TwoPhaseCommit):
         effects: list[Effect] = []
         if tx is None:
             effects += self.time_limit(init.tx, init.deadline_s)
-            tx = self._new(init.tx, init.age, source, now)
+            tx = self.add(init.tx, init.age, source, now)
         self.begun(tx, init.undecided)
         effects += self._trace("begin", tx, now)
         return effects + self.send(self.others(tx), init)
 
-    def _new(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
+    def add(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
         self._clock = max(self._clock, age)
         tx = self.txs[tx_id] = Tx(tx_id, age, source, now)
         return tx
@@ -411,8 +421,13 @@ class Dynamic(TwoPhaseCommit):
             return [self.tell(source, self._stranger(source, message, tx, now))]
         if len(frame.queue) >= FRAME_LIMIT:
             return self.doom(tx, "refused", f"{source[1:]} queues too many operations", now)
+        if isinstance(message, Operate):
+            step = message.step
+            if step.filter is not None and step.kind != "pub" and step.kind != "tcm":
+                asked = Operation(0, step.kind, source[1:], 0, step.filter, store=False)
+                self.operation_queued(tx, source, asked)
         frame.queue.append(message)
-        return self._pump(tx, frame, now)
+        return self.go_on(tx, frame, now)
 
     def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
         tx = self.txs.get(abort.tx)
@@ -441,7 +456,7 @@ class Dynamic(TwoPhaseCommit):
             return Ended(tx_id, tx.status == "committed", "finished", f"{name} is {tx.status}")
         return Ended(tx_id, False, "unknown", f"there is no transaction {name}")
 
-    def _pump(self, tx: Tx, frame: Frame, now: float) -> list[Effect]:
+    def go_on(self, tx: Tx, frame: Frame, now: float) -> list[Effect]:
         """Carry on with a frame, as far as it goes (Thread); what is more than a slice follows in
         the next ones."""
         if frame.pumping:
@@ -546,7 +561,7 @@ class Dynamic(TwoPhaseCommit):
     def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
         tx = self.txs.get(op.tx)
         if tx is None or not tx.open:
-            return []  # It was under way when the transaction was aborted.
+            return self.came_late(source, op.operation, now) if op.operation is not None else []
         task = OpTask(tx, source, op.req, to=op.to)
         if op.operation is not None:
             return self.apply(tx, source, op.operation, task, now)
@@ -587,6 +602,11 @@ class Dynamic(TwoPhaseCommit):
         for hop, sent in outcome.forward + outcome.triggered:
             req = tx.tasks.ask(task, hop) if self.is_answered(sent) else 0
             effects += self.send((hop,), Op(tx.id, req, sent))
+        change = RouteChange(source, operation)
+        if scope.version is None:
+            effects += self.broker.routes_changed((change,), now)
+        else:
+            tx.changes.append(change)  # Until the commit nobody else sees it.
         if self._is_too_large(tx):
             # What neighbours have carried out is carried out here, too, before it is undone.
             effects += self.doom(tx, "refused", TOO_LARGE, now)
@@ -709,4 +729,4 @@ class Dynamic(TwoPhaseCommit):
             return self._unheard(tx, task.pub, reason, now)
         frame.busy = False
         operated = self.tell(frame.hop, Operated(tx.id, frame.number, task.number))
-        return [operated, *self._pump(tx, frame, now)]
+        return [operated, *self.go_on(tx, frame, now)]

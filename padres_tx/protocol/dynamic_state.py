@@ -12,6 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from overlay.broker.requests import Tasks
+from overlay.broker.service import RouteChange
 from overlay.messages import Hop, Operation, Pub, is_client
 from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import Commit, Effective, Finish, Look, Operate, TxID
@@ -142,6 +143,8 @@ class Tx:
         self.undoing = 0
         #: D-TX-NI: what is still to be undone by this broker.
         self.back: deque[tuple[Hop, Operation]] = deque()
+        #: The changes that others see from the commit on, if it is isolated.
+        self.changes: list[RouteChange] = []
         #: Publications that clients of this broker get at commit, in order.
         self.deliveries: list[tuple[Hop, Pub]] = []
         #: How many of them there are for each client, and their bytes.
@@ -153,7 +156,7 @@ class Tx:
     def clear(self) -> None:
         """Drop what nobody asks for after the decision: while a broker is away, transactions are
         kept that it has not heard the end of."""
-        self.deliveries, self.kept = [], {}
+        self.deliveries, self.kept, self.changes = [], {}, []
         self.words = {hop: [] for hop in self.words}
 
     @property

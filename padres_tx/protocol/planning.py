@@ -8,12 +8,13 @@ takes one, in the turn in which it came.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import Any
 
 import msgspec
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Engine
 from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
@@ -66,13 +67,11 @@ WAITING_PER_UNIT = 50
 PLANNED = 1 << 48
 
 
-class Planning(ABC):
+class Planning(Engine):
     """Static transactions at one broker, up to the vote."""
 
-    name: ClassVar[str]
-
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+        super().__init__(broker)
         self.routing = broker.routing
         self.txs: dict[TxID, Tx] = {}
         #: What was admitted for clients of this broker and is not carried out yet.
@@ -82,11 +81,11 @@ class Planning(ABC):
         self.ended = Outcomes()
 
     @abstractmethod
-    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
-        """Take the decision, and pass it on."""
+    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+        """Take the decision, and pass it on. Called when all edge brokers have answered."""
 
     @abstractmethod
-    def _carry_on(self, tx: Tx, now: float) -> list[Effect]:
+    def carry_on(self, tx: Tx, now: float) -> list[Effect]:
         """Carry out what can be, if it is committed and all its steps are known."""
 
     def _submit(self, source: Hop, submit: UnreadSubmit, now: float) -> list[Effect]:
@@ -358,7 +357,7 @@ class Planning(ABC):
         effects = self._send(self._beyond(tx, source), admitted)
         if tx.at_edge and (admitted.code or not tx.unanswered):
             decide = Decide(tx.id, not admitted.code, admitted.code, admitted.reason)
-            effects += self._spread(tx, decide, now)
+            effects += self.spread(tx, decide, now)
         return effects
 
     # --- small things ---

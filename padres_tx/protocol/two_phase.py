@@ -40,11 +40,12 @@ nor how a broker judges, or what makes changes count (the engines).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Engine
 from overlay.broker.requests import Tasks
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
@@ -86,23 +87,21 @@ OVERDUE_AFTER_S = 1.0
 DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
 
-class TwoPhaseCommit(ABC):
+class TwoPhaseCommit(Engine):
     """The votes and the decision at one broker; see the module's docstring."""
 
-    name: ClassVar[str]
-
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+        super().__init__(broker)
         self.routing = broker.routing
         self.txs: dict[TxID, Tx] = {}
         #: Those that were asked for their votes and are not decided here.
         self.preparing: dict[TxID, Tx] = {}
         self.ended = Outcomes()
         self.questions = Questions(self)
-        #: Who takes which message; an engine adds its own.
-        self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
+        #: The method for each type of message; an engine adds its own.
+        self.receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Prepare: self._asked_to_vote,
-            Vote: self._vote,
+            Vote: self._voted,
             Decide: self._decide_here,
             Decided: self._decided,
             Forget: self._forget,
@@ -116,35 +115,71 @@ class TwoPhaseCommit(ABC):
 
     @abstractmethod
     def judge(self, tx: Tx) -> Verdict | None:
-        """This broker's vote, or None to look again after the next decision."""
+        """This broker's own vote: YES, a no with its reason, or None for not yet.
 
-    @abstractmethod
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
-        """The decision has come: make the changes count, or undo them."""
+        Called when Prepare comes, and after None again whenever another transaction of this engine
+        is decided here.
+        """
+
+    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+        """Whether a neighbour's yes counts here: YES, or a no with its reason.
+
+        Called when the yes comes, for the neighbour and all brokers behind it. By default it does.
+        """
+        return YES
+
+    def confirms_yes(self, tx: Tx) -> Verdict:
+        """Whether this broker can stand by its own yes: YES, or a no with its reason.
+
+        Called after `judge` has said yes, whenever the yes might be sent. By default it can.
+        """
+        return YES
 
     def voted_yes(self, tx: Tx) -> None:
-        """This broker sends its yes, and those behind it have: others may commit from now on."""
+        """This broker sends its yes, for itself and all behind it: others may commit from now on.
+
+        Not called at the coordinator's edge broker, which decides. By default nothing happens.
+        """
         return
 
     @abstractmethod
-    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
-        """This broker, the coordinator's edge, has decided."""
+    def decided(self, tx: Tx, now: float) -> list[Effect]:
+        """Make the changes of a transaction count here, or undo them, as `tx.status` says.
 
-    def forgotten(self, tx: Tx) -> list[Effect]:
-        """Every broker has the decision."""
+        Called once, when the decision comes, before it is passed on.
+        """
+
+    @abstractmethod
+    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+        """This broker, the coordinator's edge, has decided. Called before `decided`."""
+
+    def is_carried_out(self, tx: Tx) -> bool:
+        """Whether this broker has carried the decision out, and may say so (Decided).
+
+        Called when all brokers behind this one have said so. If not, the engine calls
+        `acknowledge` later. By default the decision is carried out by `decided`.
+        """
+        return True
+
+    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
+        """Every broker has carried the decision out: drop the transaction, now or later."""
         del self.txs[tx.id]
         return []
 
     def is_bound(self, tx: Tx) -> bool:
-        """Whether others may commit without any further word from this broker."""
+        """Whether other brokers may commit without hearing from this broker again.
+
+        Called when the deadline has passed. If not, this broker aborts the transaction by itself.
+        By default a broker is bound by its yes.
+        """
         return tx.voted and tx.verdict == YES
 
-    def something_decided(self, now: float) -> list[Effect]:
-        """A transaction was decided here, of whichever engine, and what it held up is released."""
-        return []
+    def doubt(self, tx: Tx) -> str:
+        """Why clients of this broker have to wait for the decision, as a person is told."""
+        return f"voted yes, waits for {self.decision_path(tx)}"
 
-    def released(self, now: float) -> list[Effect]:
-        return self.something_decided(now)
+    def transactions(self) -> Collection[TxID]:
+        return self.txs
 
     # --- preparing ---
 
@@ -174,17 +209,22 @@ class TwoPhaseCommit(ABC):
             tx.verdict = DOOMED if tx.doomed else self.judge(tx)
         return self._answer(tx, now)
 
-    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
+    def _voted(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
         tx = self.txs.get(vote.tx)
         if tx is None or not tx.open:
             return []
         tx.awaited.discard(source)
-        if vote.code:
-            tx.verdict = Verdict(vote.code, vote.reason, vote.to)
+        verdict = Verdict(vote.code, vote.reason, vote.to)
+        if not verdict.code:
+            verdict = self.accepts_yes(tx, source)
+        if verdict.code:
+            tx.verdict = verdict
         return self._answer(tx, now)
 
     def _answer(self, tx: Tx, now: float) -> list[Effect]:
         """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
+        if tx.verdict == YES and not tx.voted:
+            tx.verdict = self.confirms_yes(tx)
         verdict = tx.verdict
         if verdict is None or tx.voted or tx.status != "preparing":
             return []
@@ -192,7 +232,7 @@ class TwoPhaseCommit(ABC):
             return []
         tx.voted = True
         if tx.at_edge:
-            return self._spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
+            return self.spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
         if not verdict.code:
             self.voted_yes(tx)
         return self.send((tx.upstream,), Vote(tx.id, *verdict))
@@ -208,7 +248,7 @@ class TwoPhaseCommit(ABC):
             return []
         tx.doomed = True
         if tx.at_edge:
-            return self._spread(tx, Decide(tx.id, False, code, reason, to), now)
+            return self.spread(tx, Decide(tx.id, False, code, reason, to), now)
         return self.send((tx.upstream,), Doom(tx.id, code, reason, to))
 
     def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
@@ -226,7 +266,7 @@ class TwoPhaseCommit(ABC):
             if decide.committed:
                 raise ProtocolError(f"{source} commits {tx_text(tx.id)} without our yes")
             tx.gave_up = tx.orphan = False
-            return self._acknowledge(tx, now)
+            return self.acknowledge(tx, now)
         if not tx.open:
             if tx.orphan and tx.upstream == source and not tx.forgotten:
                 # The link was lost and not the neighbour's memory: Decided goes there, after all.
@@ -234,7 +274,7 @@ class TwoPhaseCommit(ABC):
                 return []
             return self.send((source,), Decided(decide.tx))
         tx.orphan = False
-        return self._spread(tx, decide, now)
+        return self.spread(tx, decide, now)
 
     def _remember(self, decide: Decide, now: float) -> list[Effect]:
         """Keep the outcome of a transaction that this broker knows nothing else of."""
@@ -249,7 +289,7 @@ class TwoPhaseCommit(ABC):
             )
         return self.questions.decided(decide.tx, now)
 
-    def _spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         tx.ended = self.ended.add(
@@ -274,6 +314,8 @@ class TwoPhaseCommit(ABC):
         effects += self._trace("decide", tx, now)
         effects += self.decided(tx, now)
         effects += self.send(self.others(tx), decide)
+        if decide.committed and tx.changes:
+            effects += self.broker.routes_changed(tx.changes, now)
         if decide.committed:
             effects += self._deliver(tx, now)
         for hop, words in tx.words.items():
@@ -286,7 +328,7 @@ class TwoPhaseCommit(ABC):
                 effects += self._look_again(other, now)
         effects += self.questions.decided(tx.id, now)
         effects += self.broker.release(now)
-        return effects + self._acknowledge(tx, now)
+        return effects + self.acknowledge(tx, now)
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -305,10 +347,12 @@ class TwoPhaseCommit(ABC):
         if tx is None or tx.open:
             return []
         tx.awaited.discard(source)
-        return self._acknowledge(tx, now)
+        return self.acknowledge(tx, now)
 
-    def _acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+    def acknowledge(self, tx: Tx, now: float) -> list[Effect]:
         """When all behind this broker have the decision, say so; at the edge, that was all."""
+        if not self.is_carried_out(tx):
+            return []
         if tx.awaited or tx.forgotten or (tx.gave_up and not tx.orphan):
             return []
         if not tx.at_edge and not tx.orphan:
@@ -329,7 +373,7 @@ class TwoPhaseCommit(ABC):
         effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
         if tx.status == "committed":
             effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
-        return effects + self.forgotten(tx)
+        return effects + self.forgotten(tx, now)
 
     # --- a side that is cut off from the coordinator's edge broker ---
 
@@ -355,18 +399,15 @@ class TwoPhaseCommit(ABC):
             tx.in_doubt = True
             told = InDoubt(tx.id, self._decider(tx), self.doubt(tx))
             return [self.tell(hop, told) for hop in tx.words]
-        reason = f"not decided by its deadline: {self._way(tx)}"
+        reason = f"not decided by its deadline: {self.decision_path(tx)}"
         effects: list[Effect] = []
         if not tx.doomed:
             effects += self.send((tx.upstream,), Doom(tx.id, "deadline", reason))
         tx.gave_up = True
-        return effects + self._spread(tx, Decide(tx.id, False, "deadline", reason), now)
+        return effects + self.spread(tx, Decide(tx.id, False, "deadline", reason), now)
 
-    def doubt(self, tx: Tx) -> str:
-        """Why clients of this broker have to wait, in words."""
-        return f"voted yes, waits for {self._way(tx)}"
-
-    def _way(self, tx: Tx) -> str:
+    def decision_path(self, tx: Tx) -> str:
+        """Where the decision has to come from, as a person is told."""
         missing = inspection.missing(self.broker.reach, [tx.upstream])
         decider = self._decider(tx)
         way = f"the decision from {decider}"
@@ -435,12 +476,3 @@ class TwoPhaseCommit(ABC):
                 outcome=outcome,
             )
         ]
-
-
-def something_decided(broker: Broker, now: float) -> list[Effect]:
-    """Tell the engines of a broker that a transaction was decided there."""
-    effects: list[Effect] = []
-    for engine in broker.engines.values():
-        if isinstance(engine, TwoPhaseCommit):
-            effects += engine.something_decided(now)
-    return effects

@@ -164,7 +164,7 @@ class Judge:
             if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:
                 unrest.append("versions are left")
             for name, engine in broker.engines.items():
-                if left := getattr(engine, "txs", None):
+                if left := engine.transactions():
                     unrest.append(f"{name} has {', '.join(map(tx_text, sorted(left)))}")
             data = broker.routing.as_data(broker.versions.view())
             srt, prt = (

@@ -41,7 +41,7 @@ from overlay.tables.space import Entry, by_client_and_number
 #: Attributes that are no part of a state: how many records there were, tables of methods, by whom
 #: entries are found, which says nothing that the entries do not, and what has ended, for which
 #: nobody asks in an exploration.
-UNSEEN = frozenset({"_records", "_receivers", "_of", "ended"})
+UNSEEN = frozenset({"_records", "_receivers", "receivers", "_of", "ended"})
 
 #: Every filter that was ever in an image, by number; they are immutable and few.
 _filters: list[Filter] = []

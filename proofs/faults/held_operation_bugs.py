@@ -19,8 +19,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import static_state
 from padres_tx.protocol.compensation import Undo
-from padres_tx.protocol.dynamic_messages import Vote
-from padres_tx.protocol.two_phase import TwoPhaseCommit
+from padres_tx.protocol.dynamic import YES, Tx, Verdict
 
 
 class _Blind(Broker):
@@ -86,8 +85,8 @@ class Overtakes(STx):
 class TakesEveryYes(DTx):
     """A neighbour's yes counts, whatever came from there before it and is held."""
 
-    def _vote(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
-        return TwoPhaseCommit._vote(self, source, vote, now)
+    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+        return YES
 
 
 class _Done(Broker):

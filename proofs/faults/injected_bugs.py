@@ -158,7 +158,7 @@ class AbortsAlone(DTxNI):
     """A side that is cut off from the coordinator by a restart aborts, and asks nobody."""
 
     def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
-        return self._spread(tx, Decide(tx.id, False, "broker", reason), now)
+        return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
 
 
 class SaysNoSTx(STx):
@@ -199,9 +199,9 @@ class GhostDTxNI(DTxNI):
 class GhostSTx(STx):
     """Carries out what was admitted here, though the plan is aborted."""
 
-    def _spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
+    def spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
         admitted = list(self.reserved.of(tx.id))
-        effects = super()._spread(tx, decide, now)
+        effects = super().spread(tx, decide, now)
         for undo in admitted if not decide.committed else ():
             effects += self.broker.start(
                 "", undo.source, undo.operation, None, now, tx=tx_text(tx.id)

@@ -226,7 +226,7 @@ Finish(b, t, k) ==
   /\ Answered(b, t, k, b, net)
 
 (***************************************************************************)
-(* Preparing (Dynamic._prepare, DTx.judge, Dynamic._vote, _answer).         *)
+(* Preparing (Dynamic._prepare, DTx.judge, Dynamic._voted, _answer).        *)
 (***************************************************************************)
 Prepare(b, t, rest) ==
   LET asked == {n \in Others(b, t) : "all vote" \in Rules \/ Ways[b][n] \cap Visited[t] # {}}
@@ -265,7 +265,7 @@ Look(b, t) ==
   /\ CanLook(b, t)
   /\ Step(b, t, [tx[b][t] EXCEPT !.verdict = Judge(b, t)], net, Out)
 
-\* DTx._vote: what the neighbour had sent before it voted is seen there, and not here.
+\* DTx.accepts_yes: what the neighbour had sent before it voted is seen there, and not here.
 HeldFrom(b, t, c) ==
   "held from" \in Rules /\ \E p \in Range(held[b]) : To(b, From[p]) = c /\ Conflicts(b, p, t)
 
@@ -276,7 +276,7 @@ Vote(b, t, c, answer, rest) ==
            rest, Out)
 
 (***************************************************************************)
-(* The decision (Dynamic._spread, _decided, _acknowledge, _forget).         *)
+(* The decision (Dynamic.spread, _decided, acknowledge, _forget).           *)
 (***************************************************************************)
 Decide(b, t, committed, rest) ==
   LET r == [tx[b][t] EXCEPT !.st = IF committed THEN "committed" ELSE "aborted",

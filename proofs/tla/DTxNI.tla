@@ -139,7 +139,7 @@ ReleaseWaiting(s, b) ==
 
 Release(s, b) == ReleaseWaiting(ReleaseHeld(s, b), b)
 
-\* DTxNI._op, and a plain operation of a neighbour.
+\* DTxNI.apply and came_late, and a plain operation of a neighbour.
 Receives(s, b, m) ==
   IF m[6] = "tx" /\ s.st = "aborted" /\ "in flight" \notin Rules THEN s
   ELSE IF Waits(s) THEN [s EXCEPT !.held = Append(@, m)]
@@ -175,7 +175,7 @@ Compensate(s, b, undos) ==
        THEN Compensate(Inverses(s, b, undos[last]), b, SubSeq(undos, 1, last - 1))
        ELSE Compensate(Inverses(s, b, undos[1]), b, Tail(undos))
 
-\* DTxNI.decided, and TwoPhaseCommit._spread.
+\* DTxNI.decided, and TwoPhaseCommit.spread.
 Decide(s, b, src, committed) ==
   LET s1 == [s EXCEPT !.st = IF committed THEN "committed" ELSE "aborted", !.undos = <<>>]
       s2 == IF committed THEN s1 ELSE Compensate(s1, b, s.undos)

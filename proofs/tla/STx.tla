@@ -205,13 +205,13 @@ Handle(s, b, i) ==
       ELSE IF Waits(s2) THEN [s2 EXCEPT !.held = Append(@, <<"step", i>>)]
       ELSE Resume(s2, b, i)
 
-\* STx._carry_on: the lowest first, as the plan's order has it.
+\* STx.carry_on: the lowest first, as the plan's order has it.
 CarryOn(s, b) ==
   IF s.st # "committed" THEN s
   ELSE IF Ready(s) = {} THEN Finish(s, b)
   ELSE CarryOn(Handle(s, b, First(Ready(s))), b)
 
-\* STx._spread.
+\* STx.spread.
 Spread(s, b, committed) ==
   LET beyond == Around(b) \ {Up(b)}
       s1 == Put([s EXCEPT !.st = IF committed THEN "committed" ELSE "aborted",

@@ -117,7 +117,7 @@ def assert_at_rest(overlay: InProcessOverlay) -> None:
     """No broker knows of a transaction any more."""
     for name, broker in overlay.core.brokers.items():
         for engine in broker.engines.values():
-            assert not engine.txs, f"{name}: {engine.txs}"  # type: ignore[attr-defined]
+            assert not engine.transactions(), f"{name}: {engine.transactions()}"
         assert not broker.held and not broker.versions.open, name
 
 

@@ -22,7 +22,7 @@ def leftovers(world: World, tree: nx.Graph[str], clients: Iterable[str]) -> list
         if not broker.routing.is_plain or broker.versions.open or broker.versions.committed:
             found.append(f"marks are left at {name}")
         for engine in broker.engines.values():
-            found += [f"{name} knows {tx}" for tx in getattr(engine, "txs", ())]
+            found += [f"{name} knows {tx}" for tx in engine.transactions()]
             found += [f"{name} reserves {tx}" for tx in getattr(engine, "reserved", ())]
             if len(getattr(engine, "questions", ())):
                 found.append(f"questions are open at {name}")

@@ -255,7 +255,7 @@ class OneBroker:
             and self.broker.routing.is_plain
             and not self.broker.versions.open
             and not self.broker.versions.committed
-            and not any(getattr(engine, "txs", ()) for engine in self.broker.engines.values())
+            and not any(engine.transactions() for engine in self.broker.engines.values())
         )
 
 

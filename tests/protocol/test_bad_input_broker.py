@@ -361,7 +361,7 @@ def test_a_client_that_has_not_joined(engine: str) -> None:
 
 def test_an_engine_that_the_broker_does_not_have() -> None:
     one = alone("d-tx")
-    with pytest.raises(PeerError, match="no transaction engine 'x-tx'"):
+    with pytest.raises(PeerError, match="no engine or service 'x-tx'"):
         one.send("@E", EngineMessage("x-tx", msgspec.Raw(b"\x90")))
 
 

@@ -205,7 +205,7 @@ class Impatient(DTx):
         task = args[3]
         if task.frame is not None and task.tcm and task.waiting:
             task.frame.busy = False
-            effects += self._pump(task.tx, task.frame, args[4])
+            effects += self.go_on(task.tx, task.frame, args[4])
         return effects
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from overlay.broker.core import Broker
-from overlay.broker.turns import Worked
+from overlay.broker.engine import Engine, Undecided
 from overlay.effects import Effect, Send
 from overlay.filters import Filter
-from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation
+from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation, Version
 from overlay.tables.routing import Outcome
 
 #: What is held while the gate is closed.
@@ -19,59 +19,23 @@ GATED = Filter(class_="gated")
 B1 = Hop("B1")
 
 
-class Bystander:
+class Bystander(Engine):
     """An engine at rest."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
 
     def receive(self, source: Hop, body: Any, now: float) -> list[Effect]:
         raise AssertionError("nobody says anything")
 
-    def wake(self, key: str, now: float) -> list[Effect]:
-        raise AssertionError("no timer was set")
-
-    def client_left(self, client: str, now: float) -> list[Effect]:
-        return []
-
-    def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
-        return []
-
-    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
-
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
-
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        pass
-
-    def insists(self, operation: Operation) -> tuple[Hop, ...]:
-        return ()
-
-    def keeps(self, neighbour: Hop) -> bool:
-        return False
-
-    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
-        raise AssertionError("nothing was submitted")
+    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
+        return None, []
 
     def completed(self, context: Any, now: float) -> list[Effect]:
         return []
 
-    def work(self, context: Any, now: float) -> Worked:
-        raise AssertionError("nothing takes that long")
+    def transactions(self) -> tuple[Version, ...]:
+        return ()
 
-    def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
-        return False
-
-    def owns(self, context: Any, operation: Operation) -> bool:
-        return False
-
-    def released(self, now: float) -> list[Effect]:
-        return []
-
-    def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
-        return None, []
+    def undecided(self) -> tuple[Undecided, ...]:
+        return ()
 
 
 class Gate(Bystander):

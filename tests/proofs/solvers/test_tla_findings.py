@@ -11,9 +11,7 @@ from overlay.hosts.simulator import Tape
 from overlay.messages import Hop
 from padres_tx.client_messages import Step
 from padres_tx.engines.d_tx import DTx
-from padres_tx.protocol.dynamic import Tx, Verdict
-from padres_tx.protocol.dynamic_messages import Vote
-from padres_tx.protocol.two_phase import TwoPhaseCommit
+from padres_tx.protocol.dynamic import YES, Tx, Verdict
 from proofs.checkers import check
 from proofs.history import History
 from proofs.sim.simulated_overlay import World, all_engines
@@ -78,8 +76,8 @@ class MeetsNobody(DTx):
 class TrustsVotes(DTx):
     """Without "held from": a neighbour's yes counts, whatever it has sent before."""
 
-    def _vote(self, source: Hop, vote: Vote, now: float) -> list:
-        return TwoPhaseCommit._vote(self, source, vote, now)
+    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+        return YES
 
 
 def leaving(engine: type[DTx], seed: int) -> list[str]:
