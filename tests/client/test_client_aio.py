@@ -44,6 +44,24 @@ from tests.client.client_cast import (
 
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
+async def test_transactions_that_do_not_conflict_commit_at_once_without_a_loss(engine: str) -> None:
+    """Two clients subscribe to the same, and two advertise the same: nobody reads the other's."""
+    async with cast() as (overlay, e, d, a1):
+        clients = (e, d, a1)
+        txs = [await client.beginTX(engine) for client in clients]
+        for client, tx in zip(clients, txs, strict=True):
+            client.txSub(tx, {"class": "p2"})
+            client.txAdv(tx, {"class": "p3"})
+        results = await asyncio.gather(
+            *(client.commitTX(tx) for client, tx in zip(clients, txs, strict=True))
+        )
+        assert [result.status for result in results] == ["committed"] * 3
+        await quiet(*clients)
+        assert_at_rest(overlay)
+
+
+@pytest.mark.parametrize("engine", DECIDED)
+@asynchronous
 async def test_a_block_commits_at_its_end(engine: str) -> None:
     async with cast() as (overlay, e, d, a1):
         async with e.transaction(engine, wait="applied") as tx:

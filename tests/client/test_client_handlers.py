@@ -169,6 +169,26 @@ async def test_an_endless_recursion_of_tcms_is_told() -> None:
 
 
 @asynchronous
+async def test_as_many_handlers_as_may_be_nested_are() -> None:
+    async with cast() as (overlay, e, d, _):
+        await d.subscribe(ASSIGN)
+        depth = 0
+
+        async def again(tx: Part, notification: Notification) -> None:
+            nonlocal depth
+            depth += 1
+            if depth < NESTING_LIMIT:
+                await tx.tcm({"class": "assign", "to": "D"})
+
+        d.on_tcm(None, again)
+        async with e.transaction(wait="applied") as tx:
+            tx.tcm(X1)
+        assert depth == NESTING_LIMIT
+        await quiet(d)
+        assert_at_rest(overlay)
+
+
+@asynchronous
 async def test_a_coordinator_can_be_called_by_its_own_tcm() -> None:
     async with cast() as (overlay, e, d, _):
         d.on_tcm(None, lambda tx, notification: None)

@@ -607,9 +607,13 @@ def test_handovers_that_are_not_drained_are_told_apart() -> None:
 def test_what_is_not_drained_is_bounded() -> None:
     half = Half("W")
     given = []
-    for _ in range(UNDRAINED_LIMIT + 1):
+    for _ in range(UNDRAINED_LIMIT):
         half.plain("sub", X1, "work")
         given.append(gives(half, X1))
+    assert len(half.session.subscribed._undrained) == UNDRAINED_LIMIT
+    half.plain("sub", X1, "work")
+    given.append(gives(half, X1))
+    assert list(half.session.subscribed._undrained) == given[1:]
     assert half.callbacks(AT_X1, *given[1:]) == ["work"]
     assert half.callbacks(AT_X1, *given) == ["work"]
     for tx in given:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter
-from overlay.messages import Kind, client_hop
+from overlay.messages import Kind, Version, client_hop
 from overlay.tables.last_word import settle
 from padres_tx.client.holdings import CALLS_LIMIT, HoldingChange, Holdings
 
@@ -240,3 +243,58 @@ def test_nothing_is_kept_of_what_has_passed() -> None:
         held.drained(tx)
     assert lines(held) == [] and held._with_callback == 0
     assert not held._marked and not held._suspects and len(held._hiders) <= 1
+
+
+# --- what is let go ---
+
+
+class Callback:
+    """What can be referred to weakly."""
+
+
+@pytest.mark.parametrize("ending", ["unsubscribed", "refused", "aborted", "withdrawn", "drained"])
+def test_a_callback_that_is_not_called_any_more_is_let_go(ending: str) -> None:
+    held = holdings()
+    callback = Callback()
+    known = weakref.ref(callback)
+    tx: Version = ("A1", 0, 9)
+    if ending == "refused":
+        held.ask(1, "sub", X1, callback)
+        held.refuse(1)
+    elif ending in ("aborted", "withdrawn"):
+        held.listen(tx, 1, X1, callback)
+        held.withdraw(tx, 1) if ending == "withdrawn" else held.abort(tx)
+    else:
+        held.ask(1, "sub", X1, callback)
+        held.settle(1, 1)
+        if ending == "unsubscribed":
+            held.ask(2, "usub", P1)
+            held.settle(2, 2)
+        else:
+            held.commit(tx, [HoldingChange("usub", P1, 2)], drains=True)
+            assert held.callbacks(AT_X1, [tx]) == [callback], "for what is still to come"
+            held.drained(tx)
+    del callback
+    gc.collect()
+    assert known() is None
+    assert held.entries() == []
+
+
+def test_a_client_that_hands_over_often_does_not_grow() -> None:
+    held = holdings()
+    number = 0
+    for call in range(1, 21, 2):
+        held.ask(call, "sub", X1, "a")
+        held.settle(call, number + 1)
+        held.ask(call + 1, "usub", X1)
+        held.settle(call + 1, number + 2)
+        tx: Version = ("D", 0, number)
+        held.listen(tx, 100 + call, X1, "b")
+        held.commit(tx, [HoldingChange("sub", X1, number + 3, 100 + call)], drains=True)
+        held.drained(tx)
+        held.commit(("E", 0, number), [HoldingChange("usub", P1, number + 4)], drains=True)
+        held.drained(("E", 0, number))
+        number += 4
+    kept = (held._unanswered, held._undecided, held._undrained, held._marked, held._suspects)
+    assert not any(kept) and len(held._hiders) <= 2
+    assert held.entries() == [] and held._with_callback == held._holes == 0

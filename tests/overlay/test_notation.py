@@ -23,6 +23,7 @@ from overlay.filters import (
     prefix,
 )
 from overlay.notation import (
+    MAX_NUMBER_LENGTH,
     MAX_PREDICATES,
     MAX_TEXT_LENGTH,
     format_filter,
@@ -275,6 +276,11 @@ def test_limits() -> None:
         parse_publication(",".join(f"[a{i},1]" for i in range(MAX_ATTRIBUTES + 1)))
     with pytest.raises(FilterError, match=f"at most {MAX_TEXT_LENGTH}"):
         parse_filter(" " * (MAX_TEXT_LENGTH + 1))
+    assert parse_filter("[x,=,1]".ljust(MAX_TEXT_LENGTH)) == Filter(x=eq(1))
+    number = "1".rjust(MAX_NUMBER_LENGTH, "0")
+    assert parse_filter(f"[x,=,{number}]") == Filter(x=eq(1))
+    with pytest.raises(FilterError, match="a number of 65 characters; at most 64"):
+        parse_filter(f"[x,=,0{number}]")
     with pytest.raises(FilterError, match="a string of 4097 characters"):
         parse_filter(f"[x,eq,'{'a' * (MAX_STRING_LENGTH + 1)}']")
 

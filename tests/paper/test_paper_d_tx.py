@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from overlay.errors import ProtocolError
-from overlay.messages import AnyMessage, BrokerName, Hop, Operation, Pub
+from overlay.messages import AnyMessage, BrokerName, Hop, Kind, Operation, Pub
 from padres_tx.client_messages import (
     Applied,
     Began,
@@ -442,6 +442,18 @@ def test_what_does_not_conflict_with_a_prepared_one_does_not_wait() -> None:
     assert of_kind(one.hear("B1", Prepare(TX)), Vote) == [Vote(TX)]
 
 
+@pytest.mark.parametrize("kind", ["sub", "adv"])
+def test_two_that_are_prepared_at_once_both_commit_if_they_do_not_conflict(kind: Kind) -> None:
+    """Two clients may subscribe to the same, or advertise the same: neither reads the other."""
+    one = leaf()
+    one.hear("B1", Init(OTHER, 1))
+    one.hear("B1", Init(TX, 2))
+    one.hear("B1", Op(OTHER, 0, Operation(0, kind, "F1", 7, Q)))
+    one.hear("B1", Op(TX, 0, Operation(0, kind, "E1", 7, Q)))
+    assert of_kind(one.hear("B1", Prepare(OTHER)), Vote) == [Vote(OTHER)]
+    assert of_kind(one.hear("B1", Prepare(TX)), Vote) == [Vote(TX)]
+
+
 def test_a_plain_operation_since_the_snapshot_is_a_conflict() -> None:
     one = leaf()
     one.hear("B1", Init(TX, 1))
@@ -473,6 +485,19 @@ def test_a_neighbours_yes_does_not_count_when_it_was_ahead() -> None:
     assert one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,))) == []
     vote = of_kind(one.hear("B3", Vote(TX)), Vote)[0]
     assert vote.code == "conflict" and "a plain operation of F3" in vote.reason
+
+
+@pytest.mark.parametrize("code", ["broker", "doomed", "deadline"])
+def test_a_neighbours_no_keeps_its_own_reason(code: str) -> None:
+    """It is no conflict, which would be tried again, though one is held here as well."""
+    one = middle()
+    one.behind("B3", "F3")
+    one.knows("B3", "F3", "sub", P)
+    one.hear("B1", Init(TX, 1))
+    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", Prepare(TX))
+    one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,)))
+    assert of_kind(one.hear("B3", Vote(TX, code, "so")), Vote, "B1") == [Vote(TX, code, "so")]
 
 
 def test_a_neighbours_yes_counts_when_it_voted_first() -> None:

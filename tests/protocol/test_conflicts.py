@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter, Interval, Value
-from overlay.messages import Operation, Pub
+from overlay.messages import Kind, Operation, Pub
 from overlay.tables.footprints import Footprint, Hull
 from tests.protocol.steps import box
 
@@ -55,3 +56,58 @@ def test_a_glance_tells_apart_what_insists_on_different_values() -> None:
     other.add_filter(box(class_="q"))
     assert not one.is_apart(other)
     assert Hull().is_apart(one), "who touches nothing meets nobody"
+
+
+# --- what does not conflict ---
+
+
+def writes(kind: Kind, client: str, filter: Filter) -> Footprint:
+    footprint = Footprint()
+    footprint.operation(Operation(0, kind, client, 1, filter))
+    return footprint
+
+
+def reads(client: str, point: dict[str, Value]) -> Footprint:
+    footprint = Footprint()
+    footprint.publication(Pub(client, 1, point), at_edge=True)
+    return footprint
+
+
+P = box(class_="p")
+
+
+@pytest.mark.parametrize("mine", ["sub", "usub"])
+@pytest.mark.parametrize("theirs", ["sub", "usub"])
+def test_two_clients_subscribe_the_same_without_a_conflict(mine: Kind, theirs: Kind) -> None:
+    """Each reads its own entries only, and the other's are not among them."""
+    assert writes(mine, "C", P).conflict(writes(theirs, "D", P)) is None
+    assert writes(mine, "C", P).conflict(writes(theirs, "C", P)) == P
+
+
+@pytest.mark.parametrize("mine", ["adv", "uadv"])
+@pytest.mark.parametrize("theirs", ["adv", "uadv"])
+def test_two_clients_advertise_the_same_without_a_conflict(mine: Kind, theirs: Kind) -> None:
+    assert writes(mine, "C", P).conflict(writes(theirs, "D", P)) is None
+    assert writes(mine, "C", P).conflict(writes(theirs, "C", P)) == P
+
+
+def test_a_publication_conflicts_with_its_own_clients_advertisements_only() -> None:
+    read = reads("C", {"class": "p"})
+    assert read.conflict(writes("uadv", "D", P)) is None
+    assert read.conflict(writes("uadv", "C", P)) == P
+    assert read.conflict(writes("uadv", "C", box(class_="q"))) is None
+    assert read.conflict(writes("sub", "D", P)) == P, "it has read who is subscribed"
+
+
+def test_two_publications_never_conflict() -> None:
+    assert reads("C", {"class": "p"}).conflict(reads("C", {"class": "p"})) is None
+
+
+def test_who_leaves_conflicts_with_those_who_read_what_it_takes_back() -> None:
+    left = Footprint()
+    left.leaves("C", [box(class_="s")], [P])
+    assert left.conflict(reads("D", {"class": "s"})) == box(class_="s")
+    assert left.conflict(reads("D", {"class": "p"})) is None
+    assert left.conflict(writes("sub", "D", P)) == P, "it was sent towards that advertisement"
+    assert left.conflict(writes("sub", "D", box(class_="s"))) is None
+    assert left.conflict(writes("adv", "D", P)) is None

@@ -15,7 +15,7 @@ import pytest
 from overlay.broker.turns import WORK
 from overlay.errors import ProtocolError
 from overlay.hosts.simulator import Tape
-from overlay.messages import BrokerName, Done, Operation, Pub
+from overlay.messages import BrokerName, Done, Leave, Operation, Pub
 from padres_tx.client_messages import DEPENDENCY_LIMIT, Abort, Applied, Ended, Step
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import planning
@@ -29,6 +29,7 @@ P = box(class_="p")
 Q = box(class_="q")
 TX = ("A1", 0, 7)
 EDGES = {"A1": "B1", "D": "B2", "A": "B2"}
+FOR_ALL = {"A1": "B1", "D": "B2", "A3": "B3"}
 
 
 def star(slice: int = 2) -> OneBroker:
@@ -114,6 +115,26 @@ def test_what_a_client_says_between_two_parts_comes_before_later_steps() -> None
             one.send(to, Done(message.req))
     parts = of_kind(work(one), Admitted, "B1")
     assert parts[-1].code == "" and parts[-1].operations[1].kind == "usub", "it holds p by now"
+
+
+@pytest.mark.parametrize("slice", [1, 100])
+def test_a_plan_that_comes_after_its_coordinator_has_left_is_refused_and_forgotten(
+    slice: int,
+) -> None:
+    """The refusal, and what ends it here, go back where the plan came from."""
+    one = star(slice)
+    before = one.tables()
+    one.acknowledged(one.send("B1", Leave(1, "A1", "B1")))
+    said = one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A3", "sub", P)), FOR_ALL))
+    said += work(one)
+    assert to_whom(said, Plan) == ["B3"]
+    assert "left" in [admitted.code for admitted in of_kind(said, Admitted, "B1")]
+    refusal = Admitted(TX, "B3", {}, code="left", reason="A1 not connected")
+    assert to_whom(one.hear("B3", refusal), Admitted) == ["B1"]
+    said = one.hear("B1", Decide(TX, False, "left", "A1 not connected")) + work(one)
+    assert to_whom(said, Decide) == ["B3"]
+    assert to_whom(one.hear("B3", Decided(TX)), Decided) == ["B1"]
+    assert one.tables() == before and one.at_rest
 
 
 def test_a_client_that_leaves_while_its_steps_are_admitted_is_refused() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.errors import FilterError
+from overlay.wire.codec import FRAME_LIMIT
 from padres_tx import static
-from padres_tx.client_messages import Step
+from padres_tx.client_messages import RECEIVERS_LIMIT, Step
 from padres_tx.errors import BadName, BadTransaction
 from padres_tx.protocol.admission import in_order
 from padres_tx.static import DEPTH_LIMIT, STEP_LIMIT, Op, Plan
@@ -202,12 +203,22 @@ def test_bad_input_is_refused_where_it_is_made() -> None:
 
 def test_there_are_limits() -> None:
     many = [static.sub(F1) for _ in range(STEP_LIMIT)]
+    assert len(plan(static.tcm(P1, ops={"A1": many[1:]}))) == STEP_LIMIT
     with pytest.raises(BadTransaction, match="more than 1000 operations"):
         plan(static.tcm(P1, ops={"A1": many}))
     op = static.tcm(P1)
-    with pytest.raises(BadTransaction, match="deep"):
-        for _ in range(DEPTH_LIMIT):
-            op = static.tcm(P1, ops={"A1": [op]})
+    for _ in range(DEPTH_LIMIT - 1):
+        op = static.tcm(P1, ops={"A1": [op]})
+    with pytest.raises(BadTransaction, match=f"more than {DEPTH_LIMIT} deep"):
+        static.tcm(P1, ops={"A1": [op]})
+    payload = bytes(FRAME_LIMIT // 2)
+    assert len(plan(*[static.pub(P1, payload) for _ in range(2)])) == 2
+    with pytest.raises(BadTransaction, match=f"or {FRAME_LIMIT} bytes of payloads"):
+        plan(static.pub(P1, payload), static.pub(P1, payload), static.pub(P1, b"x"))
+    names = [f"W{n}" for n in range(RECEIVERS_LIMIT)]
+    assert static.tcm(P1, to=names).to == tuple(names)
+    with pytest.raises(BadTransaction, match=f"{RECEIVERS_LIMIT} receivers"):
+        static.tcm(P1, to=[*names, "W"])
 
 
 # --- against Definition 3.4, word by word ---

@@ -136,6 +136,31 @@ def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other()
     assert overlay.open() == [1, 2, 3, 4]
 
 
+class Reserving(Bystander):
+    """Lets no client begin anything."""
+
+    def reserves(self, source: Hop, message: Operation | Leave) -> bool:
+        return True
+
+
+def test_a_client_is_refused_when_too_many_of_its_own_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that may not even begin each client has its own queue."""
+    monkeypatch.setattr("overlay.broker.waiting.HELD_LIMIT", 2)
+    broker = Broker(BrokerName("B2"), [], engines={"reserving": Reserving})
+    for name in ("C", "D"):
+        broker.receive(Hop(f"@{name}"), Join(1, name, ""), 0.0)
+
+    def subscribe(client: str, req: int) -> list[str]:
+        asked = Operation(req, "sub", client, 0, GATED)
+        effects = broker.receive(Hop(f"@{client}"), asked, 0.0)
+        return [effect.message.code for effect in effects]  # type: ignore[union-attr]
+
+    assert subscribe("C", 2) == subscribe("C", 3) == []
+    assert subscribe("C", 4) == ["operation"]
+    assert subscribe("D", 2) == subscribe("D", 3) == []
+    assert subscribe("D", 4) == ["operation"]
+
+
 def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.broker.waiting.HELD_LIMIT", 2)
     overlay = Overlay()

@@ -370,7 +370,11 @@ def test_an_announced_frame_over_the_limit_is_refused_at_its_first_bytes() -> No
 def test_a_message_over_the_limit_is_the_callers_mistake() -> None:
     with pytest.raises(FrameTooLarge, match="Pub of"):
         pack(Pub("c", 1, {}, bytes(FRAME_LIMIT)))
-    assert len(pack(Pub("c", 1, {}, bytes(FRAME_LIMIT - 20)))) <= FRAME_LIMIT + PREFIX_SIZE
+    overhead = len(pack(Pub("c", 1, {}, bytes(FRAME_LIMIT - 20)))) - PREFIX_SIZE - FRAME_LIMIT + 20
+    fits = bytes(FRAME_LIMIT - overhead)
+    assert len(pack(Pub("c", 1, {}, fits))) == FRAME_LIMIT + PREFIX_SIZE
+    with pytest.raises(FrameTooLarge, match=f"Pub of {FRAME_LIMIT + 1} bytes"):
+        pack(Pub("c", 1, {}, fits + b"x"))
 
 
 # Everything at once.
