@@ -18,7 +18,7 @@ from overlay.filters import Filter, Value
 from overlay.notation import format_filter
 
 
-class Said(NamedTuple):
+class IssuedOperation(NamedTuple):
     """One operation of a client: its number, its kind and its box."""
 
     seq: int
@@ -30,7 +30,7 @@ class Said(NamedTuple):
         return self.kind in ("sub", "adv")
 
 
-class Line(NamedTuple):
+class ExpectedRow(NamedTuple):
     """One line of a broker's table."""
 
     client: str
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     hop: str
 
 
-def holds(said: Iterable[Said], point: Mapping[str, Value]) -> bool:
+def holds(said: Iterable[IssuedOperation], point: Mapping[str, Value]) -> bool:
     """The last operation that contains the point decides."""
     answer = False
     for word in said:
@@ -49,9 +49,9 @@ def holds(said: Iterable[Said], point: Mapping[str, Value]) -> bool:
     return answer
 
 
-def live(said: Iterable[Said]) -> list[Said]:
+def live(said: Iterable[IssuedOperation]) -> list[IssuedOperation]:
     """The operations that still count: not covered by a later one, and no hole in nothing."""
-    words: list[Said] = []
+    words: list[IssuedOperation] = []
     for word in said:
         words = [other for other in words if not word.filter.covers(other.filter)] + [word]
         while (kept := [w for w in words if w.positive or _carves(w, words)]) != words:
@@ -59,11 +59,11 @@ def live(said: Iterable[Said]) -> list[Said]:
     return words
 
 
-def _carves(hole: Said, words: list[Said]) -> bool:
+def _carves(hole: IssuedOperation, words: list[IssuedOperation]) -> bool:
     return any(w.positive and w.seq < hole.seq and w.filter.overlaps(hole.filter) for w in words)
 
 
-def reaches(said: Iterable[Said], filter: Filter) -> bool:
+def reaches(said: Iterable[IssuedOperation], filter: Filter) -> bool:
     """Whether a client still holds some part of the filter (holes are not added up)."""
     words = list(said)
     for word in words:
@@ -79,10 +79,10 @@ def table_of(kind: str) -> Literal["sub", "adv"]:
     return "sub" if kind in ("sub", "usub") else "adv"
 
 
-def held(words: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:
+def holds_part(words: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:
     """Whether a client that has said all this, in this order, holds some part of the filter."""
     own = [word for word in words if word[0] in (table, f"u{table}")]
-    return reaches([Said(at, kind, box) for at, (kind, box) in enumerate(own)], filter)
+    return reaches([IssuedOperation(at, kind, box) for at, (kind, box) in enumerate(own)], filter)
 
 
 @dataclass
@@ -91,8 +91,8 @@ class Oracle:
 
     tree: nx.Graph[str]
     edges: dict[str, str] = field(default_factory=dict)
-    advertised: dict[str, list[Said]] = field(default_factory=dict)
-    subscribed: dict[str, list[Said]] = field(default_factory=dict)
+    advertised: dict[str, list[IssuedOperation]] = field(default_factory=dict)
+    subscribed: dict[str, list[IssuedOperation]] = field(default_factory=dict)
     numbers: Counter[str] = field(default_factory=Counter)
     _ways: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
 
@@ -103,8 +103,8 @@ class Oracle:
         self.numbers[client] = 0
 
     def leave(self, client: str) -> None:
-        for held in (self.edges, self.advertised, self.subscribed, self.numbers):
-            del held[client]
+        for holds_part in (self.edges, self.advertised, self.subscribed, self.numbers):
+            del holds_part[client]
 
     def say(self, client: str, kind: str, filter: Filter) -> bool:
         """Let a client operate; False if it takes back what it does not hold."""
@@ -112,21 +112,21 @@ class Oracle:
         if kind in ("usub", "uadv") and not reaches(live(said), filter):
             return False
         self.numbers[client] += 1
-        said.append(Said(self.numbers[client], kind, filter))
+        said.append(IssuedOperation(self.numbers[client], kind, filter))
         return True
 
     def receivers(self, point: Mapping[str, Value]) -> list[str]:
         """The clients that get a publication."""
         return sorted(client for client, said in self.subscribed.items() if holds(said, point))
 
-    def srt(self, broker: str) -> list[Line]:
+    def srt(self, broker: str) -> list[ExpectedRow]:
         return sorted(
             self._line(broker, client, word)
             for client, said in self.advertised.items()
             for word in live(said)
         )
 
-    def prt(self, broker: str) -> list[Line]:
+    def prt(self, broker: str) -> list[ExpectedRow]:
         return sorted(
             self._line(broker, client, word)
             for client, said in self.subscribed.items()
@@ -134,7 +134,7 @@ class Oracle:
             if broker == self.edges[client] or self._attracted(broker, client, word)
         )
 
-    def _attracted(self, broker: str, client: str, word: Said) -> bool:
+    def _attracted(self, broker: str, client: str, word: IssuedOperation) -> bool:
         """Whether the broker lies between the client and somebody who may publish for it."""
         return any(
             broker in self._way(self.edges[client], self.edges[publisher])
@@ -142,10 +142,10 @@ class Oracle:
             for publisher, said in self.advertised.items()
         )
 
-    def _line(self, broker: str, client: str, word: Said) -> Line:
+    def _line(self, broker: str, client: str, word: IssuedOperation) -> ExpectedRow:
         edge = self.edges[client]
         hop = f"@{client}" if broker == edge else self._way(broker, edge)[1]
-        return Line(client, word.seq, word.kind, format_filter(word.filter), hop)
+        return ExpectedRow(client, word.seq, word.kind, format_filter(word.filter), hop)
 
     def _way(self, one: str, other: str) -> list[str]:
         """The brokers from one to another; the tree stays as it is."""

@@ -25,7 +25,7 @@ from padres_tx.cli.common import WrongInput
 FILE_WIDTH = 140
 
 
-class Report(msgspec.Struct, kw_only=True):
+class ExplorationReport(msgspec.Struct, kw_only=True):
     """What is printed of one exploration."""
 
     scenario: str
@@ -153,7 +153,7 @@ def _console() -> Console:
 
 def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
     from proofs.explore.explorer import explore as run
-    from proofs.explore.render import outcome, scene
+    from proofs.explore.render import describe_anomaly, describe_scenario
     from proofs.explore.scenarios import SCENARIOS
 
     scenario = SCENARIOS.get(name)
@@ -169,7 +169,7 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
         _print_json(report)
     else:
         click.echo(f"{name}, rules: {rules}")
-        for line in scene(scenario):
+        for line in describe_scenario(scenario):
             click.echo(f"  {line}")
         click.echo(
             f"{report.states:,} states, {report.transitions:,} transitions, {report.ends:,} ends"
@@ -177,7 +177,7 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
         )
         click.echo(f"fingerprint {report.fingerprint}")
         if result.findings:
-            for line in outcome(result):
+            for line in describe_anomaly(result):
                 click.echo(line)
             for kind in dict.fromkeys(anomaly.kind for anomaly in result.checked):
                 click.echo(f"the checkers of any run also find: {kind}")
@@ -206,11 +206,11 @@ def _watching(name: str) -> Iterator[Callable[[int, int], None]]:
         yield watch
 
 
-def _report(result: Any) -> Report:
+def _report(result: Any) -> ExplorationReport:
     from proofs.explore.render import trace
 
     findings = "; ".join(f"{finding.kind}: {finding.text}" for finding in result.findings)
-    return Report(
+    return ExplorationReport(
         scenario=result.scenario.name,
         rules=result.rules,
         states=result.states,
@@ -263,7 +263,7 @@ def _explore_all(limit: int, jobs: int, *, as_json: bool) -> None:
     from proofs.explore.scenarios import SCENARIOS
 
     asked = [(each.name, rules, limit) for each in SCENARIOS.values() for rules in each.rules]
-    reports: list[Report] = []
+    reports: list[ExplorationReport] = []
     with ProcessPoolExecutor(jobs) as pool, _watching("all") as watch:
         for report in pool.map(_one_of_all, asked):
             reports.append(report)
@@ -278,7 +278,7 @@ def _explore_all(limit: int, jobs: int, *, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _one_of_all(asked: tuple[str, str, int]) -> Report:
+def _one_of_all(asked: tuple[str, str, int]) -> ExplorationReport:
     from proofs.explore.explorer import explore as run
     from proofs.explore.scenarios import SCENARIOS
 
@@ -286,7 +286,7 @@ def _one_of_all(asked: tuple[str, str, int]) -> Report:
     return _report(run(SCENARIOS[name], rules, limit=limit))
 
 
-def _table(reports: Iterable[Report]) -> Table:
+def _table(reports: Iterable[ExplorationReport]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD)
     for heading in ("scenario", "rules"):
         shown.add_column(heading)
@@ -295,16 +295,16 @@ def _table(reports: Iterable[Report]) -> Table:
     for heading in ("outcome", "as expected", "fingerprint"):
         shown.add_column(heading)
     for each in reports:
-        outcome = ""
+        describe_anomaly = ""
         if each.anomaly:
-            outcome = f"{each.anomaly.partition(':')[0]}, {len(each.trace)} moves"
+            describe_anomaly = f"{each.anomaly.partition(':')[0]}, {len(each.trace)} moves"
         shown.add_row(
             each.scenario,
             each.rules,
             f"{each.states:,}",
             f"{each.transitions:,}",
             f"{each.states_per_s:,.0f}",
-            outcome or ("no anomaly" if each.exhausted else "given up"),
+            describe_anomaly or ("no anomaly" if each.exhausted else "given up"),
             "yes" if each.expected else "NO",
             each.fingerprint[:12],
         )

@@ -23,12 +23,18 @@ from overlay.notation import format_filter, format_publication, parse_filter, pa
 from overlay.trace import Record
 from padres_tx.client_messages import Step, tx_text
 from proofs.explore.network import Network, State
-from proofs.explore.nodes import BrokerNode, ClientNode, Word
+from proofs.explore.nodes import AppliedOperation, BrokerNode, ClientNode
 from proofs.explore.scenario import Scenario
-from proofs.explore.scripted_clients import Act, Dynamic, Plain, Publish, Static
+from proofs.explore.scripted_clients import (
+    Action,
+    DynamicTransaction,
+    PlainOperation,
+    PlainPublication,
+    StaticTransaction,
+)
 from proofs.explore.snapshot import thaw
 from proofs.history import versions
-from proofs.oracle import Line, Oracle, holds
+from proofs.oracle import ExpectedRow, Oracle, holds
 
 #: How often each client got each publication; a publication as its client and its text.
 Deliveries: TypeAlias = "Counter[tuple[str, str]]"
@@ -48,14 +54,14 @@ class Finding(NamedTuple):
     text: str
 
 
-class Unit(NamedTuple):
+class ScriptedUnit(NamedTuple):
     """Something that a client has begun, and that takes effect as one."""
 
     client: str
     #: Which life of its client it belongs to, and a number that names it in that.
     life: int
     number: int
-    act: Act
+    act: Action
     #: Where it stands in its client's script.
     at: int
 
@@ -65,18 +71,18 @@ class Unit(NamedTuple):
 
     @property
     def is_transaction(self) -> bool:
-        return isinstance(self.act, Dynamic | Static)
+        return isinstance(self.act, DynamicTransaction | StaticTransaction)
 
     def __str__(self) -> str:
         match self.act:
-            case Publish(point):
+            case PlainPublication(point):
                 return f"{self.client}'s pub({format_publication(point)})"
-            case Plain(kind, filter):
+            case PlainOperation(kind, filter):
                 return f"{self.client}'s {kind}({format_filter(filter)})"
         return self.name
 
 
-class Tables(NamedTuple):
+class FinalTables(NamedTuple):
     """What a broker's tables hold, and what has not come to rest there."""
 
     srt: list[Row]
@@ -84,13 +90,13 @@ class Tables(NamedTuple):
     unrest: str
 
 
-class Judge:
+class EndStateChecks:
     """Judges the states of one scenario in which nothing moves."""
 
     def __init__(self, scenario: Scenario, network: Network) -> None:
         self._scenario = scenario
         self._network = network
-        self._tables: dict[tuple[str, int], Tables] = {}
+        self._tables: dict[tuple[str, int], FinalTables] = {}
         self._before = Oracle(scenario.tree)
         for client, home in scenario.homes.items():
             self._before.join(client, home)
@@ -99,7 +105,7 @@ class Judge:
 
     def findings(self, state: State) -> list[Finding]:
         """All that is wrong. What makes the rest meaningless comes alone."""
-        end = End(self._network, state, self._scenario)
+        end = EndState(self._network, state, self._scenario)
         serious = end.faults() or [*end.split(), *self._unrest(end)]
         if serious:
             return serious
@@ -112,14 +118,14 @@ class Judge:
 
     # --- rest, and the tables ---
 
-    def _unrest(self, end: End) -> Iterator[Finding]:
+    def _unrest(self, end: EndState) -> Iterator[Finding]:
         for unit in end.units:
             if unit.client in end.gone:
                 continue
             log = end.actors[unit.client].log
             if unit.is_transaction and unit.client not in end.outcomes.get(unit.name, {}):
                 yield Finding("undecided", unit.name, f"{unit.client} is never told how it ended")
-            if isinstance(unit.act, Plain) and ("done", str(unit.number)) not in {
+            if isinstance(unit.act, PlainOperation) and ("done", str(unit.number)) not in {
                 (heard.kind, heard.what) for heard in log
             }:
                 yield Finding("undecided", unit.name, f"{unit} is never answered")
@@ -128,7 +134,7 @@ class Judge:
             if unrest:
                 yield Finding("undecided", node.hop, f"{node.hop} does not come to rest: {unrest}")
 
-    def _misrouted(self, end: End) -> Iterator[Finding]:
+    def _misrouted(self, end: EndState) -> Iterator[Finding]:
         """The tables are what the oracle makes of all that was committed."""
         oracle = Oracle(self._scenario.tree)
         for client, home in self._scenario.homes.items():
@@ -154,7 +160,7 @@ class Judge:
                     text = f"{name} of {node.hop}: {'; '.join(lines)}"
                     yield Finding("ghost" if ghost else "divergence", node.hop, text)
 
-    def _tables_of(self, node: BrokerNode, local: int) -> Tables:
+    def _tables_of(self, node: BrokerNode, local: int) -> FinalTables:
         found = self._tables.get((node.hop, local))
         if found is None:
             broker = thaw(node.core(local).image)
@@ -171,12 +177,12 @@ class Judge:
                 sorted((row["client"], row["kind"], row["filter"], row["hop"]) for row in rows)
                 for rows in (data["srt"], data["prt"])
             )
-            found = self._tables[node.hop, local] = Tables(srt, prt, "; ".join(unrest))
+            found = self._tables[node.hop, local] = FinalTables(srt, prt, "; ".join(unrest))
         return found
 
     # --- the order inside a transaction ---
 
-    def _misordered(self, end: End) -> Iterator[Finding]:
+    def _misordered(self, end: EndState) -> Iterator[Finding]:
         """No broker has handled an operation before one that comes before it."""
         for unit in end.units:
             if not unit.is_transaction:
@@ -212,15 +218,15 @@ class Judge:
         filter = change.partition("(")[2].removesuffix(")")
         return parse_filter(filter).overlaps(parse_filter(record.filter))
 
-    def _program(self, unit: Unit) -> dict[str, set[str]]:
+    def _program(self, unit: ScriptedUnit) -> dict[str, set[str]]:
         """The operations of a transaction, each with those that come before it."""
-        if isinstance(unit.act, Static):
+        if isinstance(unit.act, StaticTransaction):
             steps = list(unit.act.steps)
             before: list[set[int]] = []
             for step in steps:
                 before.append(set(step.after).union(*(before[at] for at in step.after)))
         else:
-            assert isinstance(unit.act, Dynamic)
+            assert isinstance(unit.act, DynamicTransaction)
             steps = list(self._all_steps(_copy(self._before), unit.act.steps))
             before = [set(range(at)) for at in range(len(steps))]
         names = [_op_of(step) for step in steps]
@@ -240,7 +246,7 @@ class Judge:
 
     # --- deliveries ---
 
-    def _partial(self, end: End) -> Iterator[Finding]:
+    def _partial(self, end: EndState) -> Iterator[Finding]:
         """Nobody gets what a transaction that was not committed has published."""
         for unit in end.units:
             if unit.is_transaction and not end.is_committed(unit.name):
@@ -250,7 +256,7 @@ class Judge:
                         text = f"{client} got {what}, though {unit.name} was not committed"
                         yield Finding("partial", unit.name, text)
 
-    def _late(self, end: End) -> Iterator[Finding]:
+    def _late(self, end: EndState) -> Iterator[Finding]:
         """Who was told that the last event from before has passed gets none any more."""
         oracle = _copy(self._before)
         for word in sorted(word for node, local in end.brokers for word in node.facts(local).words):
@@ -266,7 +272,7 @@ class Judge:
                     text = f"{actor.name} got {heard.what} after it was told that all had passed"
                     yield Finding("handover", actor.name, text)
 
-    def _misread(self, end: End) -> Iterator[Finding]:
+    def _misread(self, end: EndState) -> Iterator[Finding]:
         """Who has given a stream away can tell what is still for it: the stamp says so.
 
         By this a client finds the callbacks of a publication (`padres_tx.client.holdings`).
@@ -277,7 +283,7 @@ class Judge:
             if end.counts(word):
                 oracle.say(word.client, word.kind, parse_filter(word.filter))
         for actor in end.actors.values():
-            given: list[Word] = []
+            given: list[AppliedOperation] = []
             for heard in actor.log:
                 if heard.kind == "ended" and heard.outcome == "committed":
                     given += [
@@ -299,15 +305,17 @@ class Judge:
 
     # --- some serial order ---
 
-    def _unexplained(self, end: End) -> Iterator[Finding]:
+    def _unexplained(self, end: EndState) -> Iterator[Finding]:
         """Some serial order of all that took effect leads to what was delivered."""
         units = [unit for unit in end.units if end.took_effect(unit)]
         isolated = all(
-            unit.act.engine == "d-tx" for unit in units if isinstance(unit.act, Dynamic | Static)
+            unit.act.engine == "d-tx"
+            for unit in units
+            if isinstance(unit.act, DynamicTransaction | StaticTransaction)
         )
         if not isolated:
             # Others promise nothing to those who look on, nor to two on the same part.
-            units = [unit for unit in units if not isinstance(unit.act, Publish)]
+            units = [unit for unit in units if not isinstance(unit.act, PlainPublication)]
             if len(units) > 1:
                 return
         theirs = {text for unit in units for text in self._published(unit)}
@@ -318,7 +326,7 @@ class Judge:
         listed = "; ".join(f"{client} got {what}" for client, what in sorted(got))
         text = f"leads to this: {listed or 'nobody got anything'}"
         names = ", ".join(map(str, units))
-        plain = [unit for unit in units if isinstance(unit.act, Publish)]
+        plain = [unit for unit in units if isinstance(unit.act, PlainPublication)]
         stream = {text for unit in plain for text in self._published(unit)}
         others = [unit for unit in units if unit not in plain]
         rest = Counter({key: n for key, n in got.items() if key[1] not in stream})
@@ -329,14 +337,14 @@ class Judge:
         else:
             yield Finding("cycle", names, f"no serial order of {names} {text}")
 
-    def _published(self, unit: Unit) -> list[str]:
+    def _published(self, unit: ScriptedUnit) -> list[str]:
         """The publications of a unit, as clients log them."""
         match unit.act:
-            case Publish(point):
+            case PlainPublication(point):
                 return [f"{unit.client} {format_publication(point)}"]
-            case Dynamic(steps=steps):
+            case DynamicTransaction(steps=steps):
                 steps = tuple(self._all_steps(_copy(self._before), steps))
-            case Static(steps=steps):
+            case StaticTransaction(steps=steps):
                 pass
             case _:
                 return []
@@ -346,10 +354,12 @@ class Judge:
             if step.kind == "pub"
         ]
 
-    def _explains(self, units: list[Unit], got: Deliveries, final: Final) -> bool:
+    def _explains(self, units: list[ScriptedUnit], got: Deliveries, final: Final) -> bool:
         return self._serial(self._before, units, got, final)
 
-    def _serial(self, oracle: Oracle, units: list[Unit], left: Deliveries, final: Final) -> bool:
+    def _serial(
+        self, oracle: Oracle, units: list[ScriptedUnit], left: Deliveries, final: Final
+    ) -> bool:
         """Whether the units can be done one after the other, with just these deliveries."""
         if not units:
             return not +left and all(
@@ -368,7 +378,7 @@ class Judge:
                 return True
         return False
 
-    def _follows(self, unit: Unit, other: Unit) -> bool:
+    def _follows(self, unit: ScriptedUnit, other: ScriptedUnit) -> bool:
         """Whether one comes after the other by their client's own order."""
         if unit.client != other.client or other.at >= unit.at:
             return False
@@ -376,16 +386,16 @@ class Judge:
         both_plain = not (unit.is_transaction or other.is_transaction)
         return both_plain or unit.at >= opening > other.at
 
-    def _play(self, oracle: Oracle, unit: Unit) -> Deliveries | None:
+    def _play(self, oracle: Oracle, unit: ScriptedUnit) -> Deliveries | None:
         """Do all of a unit at once; who gets what by it, or None if it cannot be done."""
         match unit.act:
-            case Publish(point):
+            case PlainPublication(point):
                 return self._do(oracle, [Step(unit.client, "pub", point=point)])
-            case Plain(kind, filter):
+            case PlainOperation(kind, filter):
                 return self._do(oracle, [Step(unit.client, kind, filter)])
-            case Dynamic(steps=steps):
+            case DynamicTransaction(steps=steps):
                 return self._do(oracle, steps)
-            case Static(steps=steps):
+            case StaticTransaction(steps=steps):
                 return self._do(oracle, [step for step in steps if step.kind != "tcm"])
 
     def _do(
@@ -418,7 +428,7 @@ class Judge:
         return delivered
 
 
-class End:
+class EndState:
     """A state in which nothing moves, as clients and brokers have it."""
 
     def __init__(self, network: Network, state: State, scenario: Scenario) -> None:
@@ -429,7 +439,7 @@ class End:
         self.gone = [n.hop[1:] for n, local in clients if not n.is_here(local)]
         #: All that clients have begun.
         self.units = [
-            Unit(actor.name, actor.life, number, scenario.role(actor.name).acts[at], at)
+            ScriptedUnit(actor.name, actor.life, number, scenario.role(actor.name).acts[at], at)
             for actor in self.actors.values()
             for number, at in actor.begun
         ]
@@ -461,16 +471,16 @@ class End:
     def is_committed(self, tx: str) -> bool:
         return "committed" in self.outcomes.get(tx, {}).values()
 
-    def counts(self, word: Word) -> bool:
+    def counts(self, word: AppliedOperation) -> bool:
         return not word.tx or self.is_committed(word.tx)
 
-    def took_effect(self, unit: Unit) -> bool:
+    def took_effect(self, unit: ScriptedUnit) -> bool:
         log = self.actors[unit.client].log
         answers = [heard for heard in log if heard.what == str(unit.number)]
         match unit.act:
-            case Plain():
+            case PlainOperation():
                 return any(heard.kind == "done" and not heard.outcome for heard in answers)
-            case Publish():
+            case PlainPublication():
                 return not any(heard.kind == "refused" for heard in answers)
         return self.is_committed(unit.name)
 
@@ -518,7 +528,7 @@ def _op_of(step: Step) -> str:
     return f"{step.client}'s {step.kind}({format_publication(step.point or {})})"
 
 
-def _rows(lines: Iterable[Line]) -> list[Row]:
+def _rows(lines: Iterable[ExpectedRow]) -> list[Row]:
     return sorted((line.client, line.kind, line.filter, line.hop) for line in lines)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proofs.explore.explorer import explore
-from proofs.explore.render import shortest
+from proofs.explore.render import describe_run
 from proofs.explore.scenarios import SCENARIOS
 
 DOCUMENT = Path(__file__).parents[1] / "errata.md"
@@ -27,7 +27,7 @@ SECTION = re.compile(r"^### ([\w-]+), rules: ([\w-]+)\n((?:\n| {4}.*\n)*)", re.M
 INDENT = " " * 4
 
 
-class Section(NamedTuple):
+class ErrataSection(NamedTuple):
     """A heading of the document, and the lines below it."""
 
     scenario: str
@@ -39,10 +39,10 @@ class Section(NamedTuple):
         return f"{self.scenario}, rules: {self.rules}"
 
 
-def sections(text: str) -> list[Section]:
+def sections(text: str) -> list[ErrataSection]:
     """The traces of the document, in its order."""
     return [
-        Section(
+        ErrataSection(
             scenario, rules, tuple(line.removeprefix(INDENT) for line in body.split("\n") if line)
         )
         for scenario, rules, body in SECTION.findall(text)
@@ -51,10 +51,10 @@ def sections(text: str) -> list[Section]:
 
 def found(scenario: str, rules: str) -> tuple[str, ...]:
     """What the explorer finds now. Raises KeyError if there is no such scenario or rules."""
-    return tuple(shortest(explore(SCENARIOS[scenario], rules)))
+    return tuple(describe_run(explore(SCENARIOS[scenario], rules)))
 
 
-def difference(section: Section, now: tuple[str, ...]) -> list[str]:
+def difference(section: ErrataSection, now: tuple[str, ...]) -> list[str]:
     """How a section differs from what is found now; nothing if it does not."""
     names = f"errata.md, {section.heading}", "the explorer"
     return list(difflib.unified_diff(section.told, now, *names, lineterm=""))

@@ -7,7 +7,7 @@ commutes are not tried (`Network.moves`). Runs are judged where nothing moves an
 many moves as one that was tried; so the first anomaly that is met is one with the fewest moves.
 
 The search is deterministic: the same scenario and rules give the same states in the same order, in
-every process; `Result.fingerprint` names them all.
+every process; `Exploration.fingerprint` names them all.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from time import perf_counter
 from typing import TypeAlias
 
 from proofs.checkers import Anomaly, check
-from proofs.explore.end_state_checks import Finding, Judge
-from proofs.explore.network import Move, State
+from proofs.explore.end_state_checks import EndStateChecks, Finding
+from proofs.explore.network import NetworkMove, State
 from proofs.explore.nodes import BrokerNode
-from proofs.explore.scenario import Scenario, Stage, set_up
+from proofs.explore.scenario import PreparedScenario, Scenario, set_up
 from proofs.explore.to_history import history
 
 #: States after which an exploration is given up unless more are asked for: some minutes, and a
@@ -35,7 +35,7 @@ CHECKED_ENDS = 300
 
 
 @dataclass
-class Result:
+class Exploration:
     """What an exploration has come to."""
 
     scenario: Scenario
@@ -51,8 +51,8 @@ class Result:
     fingerprint: str = ""
     findings: list[Finding] = field(default_factory=list)
     #: The moves that lead to the first anomaly, and where.
-    path: list[tuple[State, Move]] = field(default_factory=list)
-    stage: Stage | None = None
+    path: list[tuple[State, NetworkMove]] = field(default_factory=list)
+    stage: PreparedScenario | None = None
     #: What the checkers of any run say to the one that leads to the anomaly.
     checked: list[Anomaly] = field(default_factory=list)
 
@@ -82,30 +82,30 @@ def explore(
     *,
     limit: int = STATE_LIMIT,
     watch: Watch = lambda states, moves: None,
-) -> Result:
+) -> Exploration:
     """Explore a scenario until an anomaly is found, all is seen, or there are too many states."""
     began = perf_counter()
-    result = Result(scenario, rules)
+    result = Exploration(scenario, rules)
     stage = result.stage = set_up(scenario, scenario.rules[rules])
-    search = Search(stage, Judge(scenario, stage.network))
+    search = BreadthFirstSearch(stage, EndStateChecks(scenario, stage.network))
     search.run(result, limit, watch)
     result.seconds = perf_counter() - began
     return result
 
 
-class Search:
+class BreadthFirstSearch:
     """Breadth first, with the way back from each state to the first."""
 
-    def __init__(self, stage: Stage, judge: Judge) -> None:
+    def __init__(self, stage: PreparedScenario, judge: EndStateChecks) -> None:
         self._stage = stage
         self._network = stage.network
         self._judge = judge
         self._states: dict[State, int] = {stage.start: 0}
         self._parents = array("q", [-1])
-        self._moves: list[Move | None] = [None]
+        self._moves: list[NetworkMove | None] = [None]
         self._hash = hashlib.sha256()
 
-    def run(self, result: Result, limit: int, watch: Watch) -> None:
+    def run(self, result: Exploration, limit: int, watch: Watch) -> None:
         network, states = self._network, self._states
         level = list(states)
         depth = 0
@@ -140,7 +140,7 @@ class Search:
                 self._hash.update(node.key(number))
         result.fingerprint = self._hash.hexdigest()
 
-    def _look_at_end(self, state: State, result: Result) -> None:
+    def _look_at_end(self, state: State, result: Exploration) -> None:
         result.findings = self._judge.findings(state)
         if not result.findings and (result.expected or result.ends > CHECKED_ENDS):
             return
@@ -151,21 +151,21 @@ class Search:
         if result.findings:
             result.path = path
 
-    def _meet(self, state: State, parent: int, move: Move) -> None:
+    def _meet(self, state: State, parent: int, move: NetworkMove) -> None:
         self._states[state] = len(self._parents)
         self._parents.append(parent)
         self._moves.append(move)
         self._hash.update(array("I", state).tobytes())
 
-    def _way_to(self, state: State) -> list[tuple[State, Move]]:
-        moves: list[Move] = []
+    def _way_to(self, state: State) -> list[tuple[State, NetworkMove]]:
+        moves: list[NetworkMove] = []
         at = self._states[state]
         while at:
             move = self._moves[at]
             assert move is not None
             moves.append(move)
             at = self._parents[at]
-        way: list[tuple[State, Move]] = []
+        way: list[tuple[State, NetworkMove]] = []
         here = next(iter(self._states))
         for move in reversed(moves):
             way.append((here, move))

@@ -24,13 +24,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from overlay.messages import Hop
-from proofs.explore.nodes import Node, Numbers, Step
+from proofs.explore.nodes import ExploredNode, NodeStep, Numbering
 
 #: Numbers of the nodes' states, then of the links' contents.
 State: TypeAlias = tuple[int, ...]
 
 
-class Move(NamedTuple):
+class NetworkMove(NamedTuple):
     """Deliver the head of a link (`link` >= 0), or let a node do something unasked."""
 
     node: int
@@ -42,7 +42,7 @@ class Queues:
     """Contents of links, numbered; 0 is the empty one."""
 
     def __init__(self) -> None:
-        self._contents = Numbers[tuple[int, ...]]()
+        self._contents = Numbering[tuple[int, ...]]()
         self._contents.of(())
         self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._popped: dict[int, tuple[int, int]] = {}
@@ -70,7 +70,7 @@ _Step: TypeAlias = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 class Network:
     """Nodes, joined by links in both directions as a tree."""
 
-    def __init__(self, nodes: Sequence[Node], edges: Iterable[tuple[Hop, Hop]]) -> None:
+    def __init__(self, nodes: Sequence[ExploredNode], edges: Iterable[tuple[Hop, Hop]]) -> None:
         self.nodes = nodes
         self.number = {node.hop: at for at, node in enumerate(nodes)}
         self.links: list[tuple[int, int]] = []
@@ -78,7 +78,7 @@ class Network:
             a, b = self.number[one], self.number[other]
             self.links += [(a, b), (b, a)]
         self._link = {ends: at for at, ends in enumerate(self.links)}
-        self.frames = Numbers[bytes]()
+        self.frames = Numbering[bytes]()
         self._queues = Queues()
         self._delivered: dict[tuple[int, int, int], _Step] = {}
         self._urged: dict[tuple[int, int, str], _Step] = {}
@@ -108,7 +108,7 @@ class Network:
             queues[link] = self._queues.push(queues[link], (self.frames.of(frame),))
         return (*([0] * len(self.nodes)), *queues)
 
-    def apply(self, state: State, move: Move) -> State:
+    def apply(self, state: State, move: NetworkMove) -> State:
         """The state after a move."""
         node, link, urge = move
         after = list(state)
@@ -131,12 +131,12 @@ class Network:
             after[out] = self._queues.push(after[out], frames)
         return tuple(after)
 
-    def look(self, state: State, move: Move) -> tuple[bytes | None, Step]:
+    def look(self, state: State, move: NetworkMove) -> tuple[bytes | None, NodeStep]:
         """What a move delivers (None: nothing), and what comes of it, in full."""
         frame = self._head(state, move.link) if move.link >= 0 else None
         return frame, self._make(state, move)
 
-    def _make(self, state: State, move: Move) -> Step:
+    def _make(self, state: State, move: NetworkMove) -> NodeStep:
         node = self.nodes[move.node]
         if move.link < 0:
             return node.urge(state[move.node], move.urge)
@@ -157,16 +157,16 @@ class Network:
 
     # --- moves ---
 
-    def enabled(self, state: State, node: int) -> list[Move]:
+    def enabled(self, state: State, node: int) -> list[NetworkMove]:
         """What a node can do next."""
         size = len(self.nodes)
-        found = [Move(node, link) for link in self._into[node] if state[size + link]]
-        found += [Move(node, -1, urge) for urge in self.nodes[node].urges(state[node])]
+        found = [NetworkMove(node, link) for link in self._into[node] if state[size + link]]
+        found += [NetworkMove(node, -1, urge) for urge in self.nodes[node].urges(state[node])]
         return found
 
-    def moves(self, state: State) -> list[Move]:
+    def moves(self, state: State) -> list[NetworkMove]:
         """Moves that are enough to try; none if nothing can move."""
-        best: list[Move] = []
+        best: list[NetworkMove] = []
         enabled = [self.enabled(state, node) for node in range(len(self.nodes))]
         active = [bool(moves) for moves in enabled]
         for node, moves in enumerate(enabled):

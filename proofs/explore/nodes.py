@@ -6,9 +6,9 @@ after that the step is looked up. An exploration of millions of global states ru
 code some thousands of times.
 
 A broker's state is its core, the timers it has set, and what has to be known of its past to judge
-it (`Facts`): what its clients have said, and its records, each transaction's in their order. How
-those of different transactions interleave is left out: what came of it is in the tables and with
-the clients. A node whose code raises is in a state of its own, from which it says nothing.
+it (`BrokerPast`): what its clients have said, and its records, each transaction's in their order.
+How those of different transactions interleave is left out: what came of it is in the tables and
+with the clients. A node whose code raises is in a state of its own, from which it says nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.messages import Hop, client_hop, is_client
 from overlay.trace import Record
 from overlay.wire.codec import decode_message, encode
-from proofs.explore.scripted_clients import Actor, Role
+from proofs.explore.scripted_clients import Script, ScriptedClient
 from proofs.explore.snapshot import canonical, digest, freeze, thaw
 
 #: The last frame of a client's link: it has gone.
@@ -40,7 +40,7 @@ NOW = 0.0
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
+class NodeStep(NamedTuple):
     """Where a step leads, and what it sends and records, in order."""
 
     state: int
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     records: tuple[Record, ...] = ()
 
 
-class Numbers(Generic[T]):
+class Numbering(Generic[T]):
     """Things numbered as they are met."""
 
     def __init__(self) -> None:
@@ -69,16 +69,16 @@ class Numbers(Generic[T]):
         return len(self._things)
 
 
-class Node(Protocol):
+class ExploredNode(Protocol):
     """A broker or a client."""
 
     hop: Hop
 
-    def receive(self, state: int, source: Hop, frame: bytes) -> Step:
+    def receive(self, state: int, source: Hop, frame: bytes) -> NodeStep:
         """Take a frame."""
         ...
 
-    def urge(self, state: int, urge: str) -> Step:
+    def urge(self, state: int, urge: str) -> NodeStep:
         """Do something unasked: let a timer ring, leave."""
         ...
 
@@ -102,7 +102,7 @@ class Node(Protocol):
 # --- brokers ---
 
 
-class Word(NamedTuple):
+class AppliedOperation(NamedTuple):
     """A routing operation that a client of this broker has done."""
 
     client: str
@@ -112,20 +112,24 @@ class Word(NamedTuple):
     tx: str
 
 
-class Facts(NamedTuple):
+class BrokerPast(NamedTuple):
     """What has to be known of a broker's past to judge it."""
 
-    words: tuple[Word, ...] = ()
+    words: tuple[AppliedOperation, ...] = ()
     #: The records of each transaction, and of each client's plain traffic, in their order; without
     #: numbers and times, which say nothing that their order does not.
     records: tuple[tuple[str, tuple[Record, ...]], ...] = ()
 
-    def after(self, records: Iterable[Record]) -> Facts:
+    def after(self, records: Iterable[Record]) -> BrokerPast:
         words, kept = dict.fromkeys(self.words), dict(self.records)
         for record in records:
             if record.kind == "apply" and record.source == client_hop(record.client):
                 number = int(record.op_id.rpartition("#")[2])
-                words[Word(record.client, number, record.op_kind, record.filter, record.tx)] = None
+                words[
+                    AppliedOperation(
+                        record.client, number, record.op_kind, record.filter, record.tx
+                    )
+                ] = None
             if record.kind not in ("begin", "end"):
                 whose = record.tx or client_hop(record.client)
                 # Only who routes looks at the tables in a version.
@@ -136,14 +140,14 @@ class Facts(NamedTuple):
                     # It may be here because of a transaction, so its place among that one's counts.
                     for tx in [tx for tx in kept if not is_client(Hop(tx))]:
                         kept[tx] = (*kept[tx], same)
-        return Facts(tuple(sorted(words)), tuple(sorted(kept.items())))
+        return BrokerPast(tuple(sorted(words)), tuple(sorted(kept.items())))
 
     def of(self, whose: str) -> tuple[Record, ...]:
         """The records of a transaction, or of a client's plain traffic (by its hop)."""
         return dict(self.records).get(whose, ())
 
 
-class Core(NamedTuple):
+class CoreState(NamedTuple):
     """A broker without its past."""
 
     image: bytes
@@ -165,22 +169,22 @@ class BrokerNode:
     once for all pasts.
     """
 
-    def __init__(self, broker: Broker, facts: Facts, *, ring: bool) -> None:
+    def __init__(self, broker: Broker, facts: BrokerPast, *, ring: bool) -> None:
         self.hop = Hop(broker.name)
-        self.cores: list[Core] = []
+        self.cores: list[CoreState] = []
         #: Steps that the broker's code was run for.
         self.runs = 0
-        self._states = Numbers[tuple[int, int]]()
-        self._facts = Numbers[Facts]()
+        self._states = Numbering[tuple[int, int]]()
+        self._facts = Numbering[BrokerPast]()
         self._known: dict[bytes, int] = {}
         self._steps: dict[tuple[int, Hop | None, bytes | str], CoreStep] = {}
         self._ring = ring
         self._states.of((self._learn(broker, ()), self._facts.of(facts)))
 
-    def receive(self, state: int, source: Hop, frame: bytes) -> Step:
-        return Step(state) if self.fault(state) else self._step(state, source, frame)
+    def receive(self, state: int, source: Hop, frame: bytes) -> NodeStep:
+        return NodeStep(state) if self.fault(state) else self._step(state, source, frame)
 
-    def urge(self, state: int, urge: str) -> Step:
+    def urge(self, state: int, urge: str) -> NodeStep:
         return self._step(state, None, urge)
 
     def urges(self, state: int) -> tuple[str, ...]:
@@ -194,25 +198,25 @@ class BrokerNode:
     def key(self, state: int) -> bytes:
         return digest(self.core(state).key, canonical(self.facts(state)))
 
-    def core(self, state: int) -> Core:
+    def core(self, state: int) -> CoreState:
         return self.cores[self._states[state][0]]
 
-    def facts(self, state: int) -> Facts:
+    def facts(self, state: int) -> BrokerPast:
         return self._facts[self._states[state][1]]
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def _step(self, state: int, source: Hop | None, what: bytes | str) -> Step:
+    def _step(self, state: int, source: Hop | None, what: bytes | str) -> NodeStep:
         core, facts = self._states[state]
         step = self._steps.get((core, source, what))
         if step is None:
             step = self._steps[core, source, what] = self._run(self.cores[core], source, what)
         if step.records:
             facts = self._facts.of(self._facts[facts].after(step.records))
-        return Step(self._states.of((step.core, facts)), step.sent, step.records)
+        return NodeStep(self._states.of((step.core, facts)), step.sent, step.records)
 
-    def _run(self, core: Core, source: Hop | None, what: bytes | str) -> CoreStep:
+    def _run(self, core: CoreState, source: Hop | None, what: bytes | str) -> CoreStep:
         """Let the code run."""
         self.runs += 1
         broker = thaw(core.image)
@@ -230,7 +234,7 @@ class BrokerNode:
             return self._failed(core, f"{type(error).__name__}: {error}")
         return self._carry_out(broker, core, effects)
 
-    def _carry_out(self, broker: Broker, before: Core, effects: list[Effect]) -> CoreStep:
+    def _carry_out(self, broker: Broker, before: CoreState, effects: list[Effect]) -> CoreStep:
         sent: list[tuple[Hop, bytes]] = []
         records: list[Record] = []
         timers = dict.fromkeys(before.timers)
@@ -250,16 +254,16 @@ class BrokerNode:
         core = self._learn(broker, tuple(sorted(timers)))
         return CoreStep(core, tuple(sent), tuple(records))
 
-    def _failed(self, before: Core, fault: str) -> CoreStep:
+    def _failed(self, before: CoreState, fault: str) -> CoreStep:
         key = digest(before.key, fault.encode())
         return CoreStep(self._number(before._replace(key=key, fault=fault)))
 
     def _learn(self, broker: Broker, timers: tuple[str, ...]) -> int:
         key = digest(canonical(broker), canonical(timers))
         known = self._known.get(key)
-        return self._number(Core(freeze(broker), timers, key)) if known is None else known
+        return self._number(CoreState(freeze(broker), timers, key)) if known is None else known
 
-    def _number(self, core: Core) -> int:
+    def _number(self, core: CoreState) -> int:
         number = self._known.setdefault(core.key, len(self.cores))
         if number == len(self.cores):
             self.cores.append(core)
@@ -272,27 +276,27 @@ class BrokerNode:
 class ClientNode:
     """A scripted client and the states in which it was met: the actor, and whether it is there."""
 
-    def __init__(self, actor: Actor, edge: Hop, role: Role) -> None:
+    def __init__(self, actor: ScriptedClient, edge: Hop, role: Script) -> None:
         self.hop = client_hop(actor.name)
         self.edge = edge
         self._role = role
-        self._states = Numbers[tuple[Actor, bool]]()
+        self._states = Numbering[tuple[ScriptedClient, bool]]()
         actor, said = actor.open(role)
         self._states.of((actor, True))
         #: What is on its link from the beginning.
         self.opening = tuple(encode(message) for message in said)
 
-    def receive(self, state: int, source: Hop, frame: bytes) -> Step:
+    def receive(self, state: int, source: Hop, frame: bytes) -> NodeStep:
         actor, here = self._states[state]
         if not here:
-            return Step(state)
+            return NodeStep(state)
         actor, answers = actor.receive(decode_message(frame), self._role)
         sent = tuple((self.edge, encode(answer)) for answer in answers)
-        return Step(self._states.of((actor, True)), sent)
+        return NodeStep(self._states.of((actor, True)), sent)
 
-    def urge(self, state: int, urge: str) -> Step:
+    def urge(self, state: int, urge: str) -> NodeStep:
         assert urge == LEAVE
-        return Step(self._states.of((self.actor(state), False)), ((self.edge, GONE),))
+        return NodeStep(self._states.of((self.actor(state), False)), ((self.edge, GONE),))
 
     def urges(self, state: int) -> tuple[str, ...]:
         return (LEAVE,) if self._role.may_leave and self.is_here(state) else ()
@@ -303,7 +307,7 @@ class ClientNode:
     def key(self, state: int) -> bytes:
         return digest(canonical(self._states[state]))
 
-    def actor(self, state: int) -> Actor:
+    def actor(self, state: int) -> ScriptedClient:
         return self._states[state][0]
 
     def is_here(self, state: int) -> bool:

@@ -18,15 +18,21 @@ from overlay.notation import format_filter, format_publication
 from overlay.trace import Record
 from overlay.wire.codec import decode
 from padres_tx.client_messages import Effective, Step, from_client, to_client, tx_text
-from proofs.explore.explorer import Result
-from proofs.explore.network import Move, State
+from proofs.explore.explorer import Exploration
+from proofs.explore.network import NetworkMove, State
 from proofs.explore.nodes import GONE, LEAVE, BrokerNode
 from proofs.explore.scenario import Scenario
-from proofs.explore.scripted_clients import Act, Dynamic, Plain, Publish, Static
+from proofs.explore.scripted_clients import (
+    Action,
+    DynamicTransaction,
+    PlainOperation,
+    PlainPublication,
+    StaticTransaction,
+)
 from proofs.explore.snapshot import thaw
 
 
-def scene(scenario: Scenario) -> Iterator[str]:
+def describe_scenario(scenario: Scenario) -> Iterator[str]:
     """Who is where, holds what, and is about to do what."""
     edges = ", ".join(f"{one}-{other}" for one, other in scenario.edges)
     yield f"brokers {edges or ', '.join(dict.fromkeys(scenario.homes.values()))}"
@@ -45,19 +51,19 @@ def scene(scenario: Scenario) -> Iterator[str]:
             yield "    may be gone at any moment"
 
 
-def trace(result: Result) -> list[str]:
+def trace(result: Exploration) -> list[str]:
     """The moves that lead to the anomaly, one line each."""
     return [_move(result, state, move) for state, move in result.path]
 
 
-def shortest(result: Result) -> Iterator[str]:
+def describe_run(result: Exploration) -> Iterator[str]:
     """The scene, the moves that lead to the anomaly, and what is wrong in the end."""
-    for line in scene(result.scenario):
+    for line in describe_scenario(result.scenario):
         yield f"  {line}"
-    yield from outcome(result)
+    yield from describe_anomaly(result)
 
 
-def outcome(result: Result) -> Iterator[str]:
+def describe_anomaly(result: Exploration) -> Iterator[str]:
     """The moves that lead to the anomaly, and what is wrong in the end."""
     yield f"anomaly after {len(result.path)} moves, and none after fewer:"
     for at, line in enumerate(trace(result), 1):
@@ -66,13 +72,13 @@ def outcome(result: Result) -> Iterator[str]:
         yield f"{finding.kind}: {finding.text}"
 
 
-def _act(act: Act) -> str:
+def _act(act: Action) -> str:
     match act:
-        case Publish(point):
+        case PlainPublication(point):
             return f"pub({format_publication(point)})"
-        case Plain(kind, filter):
+        case PlainOperation(kind, filter):
             return f"{kind}({format_filter(filter)})"
-        case Static(engine, steps, end) | Dynamic(engine, steps, end):
+        case StaticTransaction(engine, steps, end) | DynamicTransaction(engine, steps, end):
             return f"in {engine}: {', '.join(map(_step, steps))}; {end}"
 
 
@@ -88,7 +94,7 @@ def _step(step: Step) -> str:
 # --- moves ---
 
 
-def _move(result: Result, state: State, move: Move) -> str:
+def _move(result: Exploration, state: State, move: NetworkMove) -> str:
     assert result.stage is not None
     network = result.stage.network
     frame, step = network.look(state, move)
@@ -129,20 +135,20 @@ def _record(record: Record) -> str:
     return ""
 
 
-def _frame(result: Result, source: Hop, dest: Hop, frame: bytes) -> str:
+def _frame(result: Exploration, source: Hop, dest: Hop, frame: bytes) -> str:
     if frame == GONE:
         return "it has gone"
     message = decode(frame)
     if not isinstance(message, EngineMessage):
-        return words(message)
+        return message_text(message)
     if is_client(source):
-        return words(from_client.decode(message.body))
+        return message_text(from_client.decode(message.body))
     if is_client(dest):
-        return words(to_client.decode(message.body))
-    return words(_codec(result, message.engine).decode(message.body))
+        return message_text(to_client.decode(message.body))
+    return message_text(_codec(result, message.engine).decode(message.body))
 
 
-def _codec(result: Result, engine: str) -> Any:
+def _codec(result: Exploration, engine: str) -> Any:
     """What the brokers' engines of that name talk with: their own module's, or a parent's."""
     assert result.stage is not None
     node = next(n for n in result.stage.network.nodes if isinstance(n, BrokerNode))
@@ -154,7 +160,7 @@ def _codec(result: Result, engine: str) -> Any:
     raise AssertionError(f"{made} has no codec")
 
 
-def words(message: Any) -> str:
+def message_text(message: Any) -> str:
     """A message in words."""
     match message:
         case Pub():
@@ -179,7 +185,7 @@ def words(message: Any) -> str:
         elif not field.required and value == field.default:
             continue
         elif isinstance(value, Operation | Pub | Step):
-            said.append(words(value))
+            said.append(message_text(value))
         elif value not in (0, "", (), {}):
             said.append(f"{field.name}={_value(value)}")
     return " ".join(said)
@@ -189,7 +195,7 @@ def _value(value: Any) -> str:
     if isinstance(value, Filter):
         return format_filter(value)
     if isinstance(value, msgspec.Struct):
-        return words(value)
+        return message_text(value)
     if isinstance(value, Effective):
         return _value((value.kind, value.filter))  # As elsewhere, without numbers.
     if isinstance(value, tuple):

@@ -21,8 +21,14 @@ from overlay.hosts.simulator import Simulator
 from overlay.messages import BrokerName, Done, Hop, Join, Kind, Operation, client_hop
 from overlay.trace import Record
 from proofs.explore.network import Network, State
-from proofs.explore.nodes import BrokerNode, ClientNode, Facts, Node
-from proofs.explore.scripted_clients import Act, Actor, Dynamic, Role, Static
+from proofs.explore.nodes import BrokerNode, BrokerPast, ClientNode, ExploredNode
+from proofs.explore.scripted_clients import (
+    Action,
+    DynamicTransaction,
+    Script,
+    ScriptedClient,
+    StaticTransaction,
+)
 
 
 class Rules(NamedTuple):
@@ -45,7 +51,7 @@ class Scenario:
     edges: tuple[tuple[str, str], ...]
     #: The edge broker of each client.
     homes: Mapping[str, str]
-    roles: Mapping[str, Role]
+    roles: Mapping[str, Script]
     #: What clients hold before it begins, in this order.
     held: tuple[tuple[str, Kind, Filter], ...] = ()
     rules: Mapping[str, Rules] = field(default_factory=dict)
@@ -61,8 +67,8 @@ class Scenario:
         tree.add_edges_from(self.edges)
         return tree
 
-    def role(self, client: str) -> Role:
-        return self.roles.get(client, Role())
+    def role(self, client: str) -> Script:
+        return self.roles.get(client, Script())
 
     def words(self, client: str) -> tuple[tuple[str, Filter], ...]:
         """What a client has said before it begins, if it ever asks what it holds."""
@@ -71,17 +77,21 @@ class Scenario:
         return tuple((kind, filter) for who, kind, filter in self.held if who == client)
 
     @property
-    def acts(self) -> list[tuple[str, Act]]:
+    def acts(self) -> list[tuple[str, Action]]:
         return [(client, act) for client, role in self.roles.items() for act in role.acts]
 
     @property
     def engines(self) -> list[str]:
         """The engines of the transactions in it."""
-        found = (act.engine for _, act in self.acts if isinstance(act, Dynamic | Static))
+        found = (
+            act.engine
+            for _, act in self.acts
+            if isinstance(act, DynamicTransaction | StaticTransaction)
+        )
         return list(dict.fromkeys(found))
 
 
-class Stage(NamedTuple):
+class PreparedScenario(NamedTuple):
     """A scenario that is about to begin."""
 
     network: Network
@@ -90,7 +100,7 @@ class Stage(NamedTuple):
     records: tuple[Record, ...]
 
 
-def set_up(scenario: Scenario, rules: Rules) -> Stage:
+def set_up(scenario: Scenario, rules: Rules) -> PreparedScenario:
     """Let everybody join and hold what is held, and put the openings on their links."""
     tree = scenario.tree
 
@@ -118,13 +128,15 @@ def set_up(scenario: Scenario, rules: Rules) -> Stage:
         sim.run()
     # What went before explains who holds what; its order plays no part.
     facts = {
-        name: Facts(Facts().after(r for r in sim.records if r.node == name).words)
+        name: BrokerPast(BrokerPast().after(r for r in sim.records if r.node == name).words)
         for name in sim.brokers
     }
 
     clients = [
         ClientNode(
-            Actor(client, numbers[client], words=scenario.words(client), life=lives[client]),
+            ScriptedClient(
+                client, numbers[client], words=scenario.words(client), life=lives[client]
+            ),
             Hop(home),
             scenario.role(client),
         )
@@ -133,11 +145,11 @@ def set_up(scenario: Scenario, rules: Rules) -> Stage:
     brokers = [
         BrokerNode(broker, facts[name], ring=scenario.ring) for name, broker in sim.brokers.items()
     ]
-    nodes: list[Node] = [*clients, *brokers]
+    nodes: list[ExploredNode] = [*clients, *brokers]
     edges = [(Hop(one), Hop(other)) for one, other in scenario.edges]
     edges += [(client_hop(client), Hop(home)) for client, home in scenario.homes.items()]
     network = Network(nodes, edges)
     start = network.state(
         (client.hop, client.edge, frame) for client in clients for frame in client.opening
     )
-    return Stage(network, start, tuple(sim.records))
+    return PreparedScenario(network, start, tuple(sim.records))

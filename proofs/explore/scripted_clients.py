@@ -34,7 +34,7 @@ from padres_tx.client_messages import (
     to_client,
     tx_text,
 )
-from proofs.oracle import held, table_of
+from proofs.oracle import holds_part, table_of
 
 #: An end with one of these codes answers what was said too late; it is not the decision.
 LATE = ("unknown", "foreign", "finished")
@@ -46,7 +46,7 @@ DEADLINE_S = 60.0
 # --- what clients do ---
 
 
-class Dynamic(NamedTuple):
+class DynamicTransaction(NamedTuple):
     """A whole transaction: the coordinator's steps, and then its commit or abort."""
 
     engine: str
@@ -54,7 +54,7 @@ class Dynamic(NamedTuple):
     end: Literal["commit", "abort"] = "commit"
 
 
-class Static(NamedTuple):
+class StaticTransaction(NamedTuple):
     """A transaction whose coordinator knows all steps, others' included."""
 
     engine: str
@@ -63,20 +63,20 @@ class Static(NamedTuple):
     end: Literal["commit", "abort"] = "commit"
 
 
-class Plain(NamedTuple):
+class PlainOperation(NamedTuple):
     """A plain routing operation."""
 
     kind: Kind
     filter: Filter
 
 
-class Publish(NamedTuple):
+class PlainPublication(NamedTuple):
     """A plain publication."""
 
     point: dict[str, Value]
 
 
-Act: TypeAlias = Dynamic | Static | Plain | Publish
+Action: TypeAlias = DynamicTransaction | StaticTransaction | PlainOperation | PlainPublication
 
 
 class Reaction(NamedTuple):
@@ -89,18 +89,18 @@ class Reaction(NamedTuple):
     catches: bool = False
 
 
-class Role(NamedTuple):
+class Script(NamedTuple):
     """One client's part."""
 
-    opening: tuple[Act, ...] = ()
+    opening: tuple[Action, ...] = ()
     reactions: tuple[Reaction, ...] = ()
     #: What it goes on with when the first transaction that it coordinates has ended.
-    after: tuple[Act, ...] = ()
+    after: tuple[Action, ...] = ()
     #: Whether it may be gone for good, at any moment.
     may_leave: bool = False
 
     @property
-    def acts(self) -> tuple[Act, ...]:
+    def acts(self) -> tuple[Action, ...]:
         return self.opening + self.after
 
     def reaction(self, point: Mapping[str, Value]) -> Reaction:
@@ -142,7 +142,7 @@ def tcm(client: str, **point: Value) -> Step:
 # --- the actor ---
 
 
-class Heard(NamedTuple):
+class LogEntry(NamedTuple):
     """One line of a client's log; `what` is a transaction, a publication or a request.
 
     The outcome of a publication is its stamp.
@@ -153,12 +153,12 @@ class Heard(NamedTuple):
     outcome: str = ""
 
 
-class Actor(NamedTuple):
+class ScriptedClient(NamedTuple):
     """A client between two messages."""
 
     name: str
     numbers: int = 0
-    log: tuple[Heard, ...] = ()
+    log: tuple[LogEntry, ...] = ()
     #: The acts of its role that it has begun: the number that names each, and which it is.
     begun: tuple[tuple[int, int], ...] = ()
     #: What it knows that it has said, if it ever asks what it holds.
@@ -166,11 +166,11 @@ class Actor(NamedTuple):
     #: Which life it lives, as its broker has told it.
     life: int = 0
 
-    def open(self, role: Role) -> tuple[Actor, list[AnyMessage]]:
+    def open(self, role: Script) -> tuple[ScriptedClient, list[AnyMessage]]:
         """Say what is said at the beginning."""
         return self._act(role, range(len(role.opening)))
 
-    def _act(self, role: Role, which: Iterable[int]) -> tuple[Actor, list[AnyMessage]]:
+    def _act(self, role: Script, which: Iterable[int]) -> tuple[ScriptedClient, list[AnyMessage]]:
         said: list[AnyMessage] = []
         begun = list(self.begun)
         numbers = self.numbers
@@ -178,17 +178,17 @@ class Actor(NamedTuple):
             numbers += 1
             begun.append((numbers, at))
             match role.acts[at]:
-                case Plain(kind, filter):
+                case PlainOperation(kind, filter):
                     said.append(Operation(numbers, kind, self.name, numbers, filter))
-                case Publish(point):
+                case PlainPublication(point):
                     said.append(Pub(self.name, numbers, point, life=self.life))
-                case Static(engine, steps, end):
+                case StaticTransaction(engine, steps, end):
                     tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
                     said.append(_say(engine, Submit(tx, DEADLINE_S, numbered)))
                     if end == "abort":
                         said.append(_say(engine, Abort(tx)))
-                case Dynamic(engine, steps, end):
+                case DynamicTransaction(engine, steps, end):
                     tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
                     said.append(_say(engine, Begin(tx, DEADLINE_S)))
@@ -197,21 +197,25 @@ class Actor(NamedTuple):
                     said.append(_say(engine, Commit(tx) if end == "commit" else Abort(tx)))
         return self._replace(numbers=numbers, begun=tuple(begun)), said
 
-    def receive(self, message: AnyMessage, role: Role) -> tuple[Actor, list[AnyMessage]]:
+    def receive(self, message: AnyMessage, role: Script) -> tuple[ScriptedClient, list[AnyMessage]]:
         """Take a message, and answer as the role says."""
         match message:
             case Pub(client, _, point):
                 stamp = ",".join(map(tx_text, message.hidden))
-                return self._heard(Heard("got", f"{client} {format_publication(point)}", stamp)), []
+                return self._heard(
+                    LogEntry("got", f"{client} {format_publication(point)}", stamp)
+                ), []
             case Done(req, code):
-                return self._heard(Heard("done", str(req), code)), []
+                return self._heard(LogEntry("done", str(req), code)), []
             case PubRefused(seq, code):
-                return self._heard(Heard("refused", str(seq), code)), []
+                return self._heard(LogEntry("refused", str(seq), code)), []
             case EngineMessage(engine, body):
                 return self._told(engine, to_client.decode(body), role)
         raise AssertionError(f"{self.name} takes no {message!r}")
 
-    def _told(self, engine: str, told: Any, role: Role) -> tuple[Actor, list[AnyMessage]]:
+    def _told(
+        self, engine: str, told: Any, role: Script
+    ) -> tuple[ScriptedClient, list[AnyMessage]]:
         match told:
             case Tcm():
                 reaction = role.reaction(told.point)
@@ -227,7 +231,7 @@ class Actor(NamedTuple):
                 return self._replace(numbers=numbers), answers
             case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
-                heard = self._heard(Heard("ended", tx_text(told.tx), outcome))
+                heard = self._heard(LogEntry("ended", tx_text(told.tx), outcome))
                 if any(reaction.catches for reaction in role.reactions):
                     effective = tuple((kind, filter) for kind, filter, *_ in told.words)
                     heard = heard._replace(words=heard.words + effective)
@@ -236,16 +240,16 @@ class Actor(NamedTuple):
                     return heard, []
                 return heard._act(role, range(opening, len(role.acts)))
             case Drained():
-                return self._heard(Heard("drained", tx_text(told.tx))), []
+                return self._heard(LogEntry("drained", tx_text(told.tx))), []
         return self, []
 
     def _may(self, step: Step) -> bool:
         """Whether the client, as far as it knows, holds what a step takes back."""
         if step.kind not in ("usub", "uadv") or step.filter is None:
             return True
-        return held(self.words, table_of(step.kind), step.filter)
+        return holds_part(self.words, table_of(step.kind), step.filter)
 
-    def _heard(self, heard: Heard) -> Actor:
+    def _heard(self, heard: LogEntry) -> ScriptedClient:
         return self._replace(log=(*self.log, heard))
 
 

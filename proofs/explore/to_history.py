@@ -16,13 +16,13 @@ from overlay.messages import EngineMessage
 from overlay.trace import Record
 from overlay.wire.codec import decode_message
 from padres_tx.client_messages import Begin, Submit, from_client
-from proofs.explore.network import Move, State
+from proofs.explore.network import NetworkMove, State
 from proofs.explore.nodes import GONE, ClientNode
-from proofs.explore.scenario import Stage
+from proofs.explore.scenario import PreparedScenario
 from proofs.history import Clients, History
 
 
-def history(stage: Stage, path: Iterable[tuple[State, Move]]) -> History:
+def history(stage: PreparedScenario, path: Iterable[tuple[State, NetworkMove]]) -> History:
     """The history of a run from its beginning to where nothing moves."""
     network = stage.network
     records = list(stage.records)

@@ -39,7 +39,7 @@ class EndsAfterItsAnswer(_EndsAlone, DTxNI):
     pass
 
 
-class _Silent(Broker):
+class _SkippingBroker(Broker):
     """Says nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
 
     def _ask(
@@ -50,9 +50,9 @@ class _Silent(Broker):
         return super()._ask(task, hop, message, insist=insist)
 
 
-class SaysNothing(DTx):
+class SkipsAbsentNeighbours(DTx):
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _Silent
+        broker.__class__ = _SkippingBroker
         super().__init__(broker)
 
 

@@ -17,14 +17,14 @@ from overlay.messages import AnyMessage, Hop, Pub, Version, is_client
 from padres_tx.client.holdings import HoldingChange, Holdings
 
 
-class SilencesAtCommit(Holdings):
+class EndsCallbacksAtCommit(Holdings):
     """A callback ends with the transaction in which its subscription does."""
 
     def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
         super().commit(tx, changes, drains=False)
 
 
-class CountsForItself(Holdings):
+class NumbersByCall(Holdings):
     """The order is that of the calls, and what others do comes last."""
 
     def __init__(self, client: str, hop: Hop) -> None:

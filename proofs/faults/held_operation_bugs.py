@@ -22,7 +22,7 @@ from padres_tx.protocol.compensation import Undo
 from padres_tx.protocol.dynamic import YES, Tx, Verdict
 
 
-class _Blind(Broker):
+class _HidesHeld(Broker):
     """Can be made not to tell what it holds."""
 
     unseen = False
@@ -33,8 +33,8 @@ class _Blind(Broker):
 
 
 @contextmanager
-def _unseen(broker: Broker) -> Iterator[None]:
-    assert isinstance(broker, _Blind)
+def _held_hidden(broker: Broker) -> Iterator[None]:
+    assert isinstance(broker, _HidesHeld)
     broker.unseen = True
     try:
         yield
@@ -52,7 +52,7 @@ class HoldsNothing(DTx):
         return False
 
 
-class _AtOnce(Broker):
+class _NeverWaits(Broker):
     def submit(
         self, engine: str, source: Hop, operation: Operation, context: Any, now: float
     ) -> list[Effect]:
@@ -63,7 +63,7 @@ class OthersAtOnce(DTx):
     """Only plain operations wait; those of other engines do not."""
 
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _AtOnce
+        broker.__class__ = _NeverWaits
         super().__init__(broker)
 
 
@@ -71,25 +71,25 @@ class Overtakes(STx):
     """A plan is admitted though its client has said something before that waits."""
 
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _Blind
+        broker.__class__ = _HidesHeld
         super().__init__(broker)
 
     def _check_free(self, tx: static_state.Tx, undo: Undo) -> None:
-        with _unseen(self.broker):
+        with _held_hidden(self.broker):
             super()._check_free(tx, undo)
 
 
 # --- who has to give up ---
 
 
-class TakesEveryYes(DTx):
+class CountsEveryYes(DTx):
     """A neighbour's yes counts, whatever came from there before it and is held."""
 
     def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
         return YES
 
 
-class _Done(Broker):
+class _HidesUnderWay(Broker):
     @property
     def under_way(self) -> list[tuple[Hop, Operation]]:
         return []
@@ -99,5 +99,5 @@ class ReadsUnderWay(DTx):
     """Reads plain operations that are not done everywhere."""
 
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _Done
+        broker.__class__ = _HidesUnderWay
         super().__init__(broker)

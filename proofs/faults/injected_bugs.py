@@ -29,8 +29,8 @@ from padres_tx.protocol.dynamic_messages import Decide, Decided
 from proofs.checkers import Kind
 from proofs.faults import absent_broker_bugs, held_operation_bugs, slicing_bugs
 from proofs.faults.paper_rules import UnstampedVersions
+from proofs.sim.program import RESTART, Shape
 from proofs.sim.simulated_overlay import all_engines
-from proofs.sim.workload import RESTART, Shape
 
 Maker: TypeAlias = Callable[[Broker], Engine]
 
@@ -56,7 +56,7 @@ class Bug(NamedTuple):
 # --- order ---
 
 
-class _GoesOn(Dynamic):
+class _StartsNextEarly(Dynamic):
     """A client's next operation is begun when the one before it has left its edge broker."""
 
     def _finished(self, task: OpTask, now: float) -> list[Effect]:
@@ -74,15 +74,15 @@ class _GoesOn(Dynamic):
         return effects
 
 
-class GoesOnDTx(_GoesOn, DTx):
+class StartsNextEarlyDTx(_StartsNextEarly, DTx):
     pass
 
 
-class GoesOnDTxNI(_GoesOn, DTxNI):
+class StartsNextEarlyDTxNI(_StartsNextEarly, DTxNI):
     pass
 
 
-class LastFirst(STx):
+class ReversesPlan(STx):
     """Carries a plan out from behind."""
 
     def _next(self, tx: static_state.Tx) -> int:
@@ -94,7 +94,7 @@ class LastFirst(STx):
 # --- partial ---
 
 
-class _OneShort(Dynamic):
+class _DropsDeliveries(Dynamic):
     """Forgets the last of several deliveries."""
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
@@ -102,11 +102,11 @@ class _OneShort(Dynamic):
         return super()._deliver(tx, now)
 
 
-class OneShortDTx(_OneShort, DTx):
+class DropsDeliveriesDTx(_DropsDeliveries, DTx):
     pass
 
 
-class _TooEarly(Dynamic):
+class _DeliversEarly(Dynamic):
     """Hands publications over as they come, before there is a decision."""
 
     def _publish(
@@ -118,7 +118,7 @@ class _TooEarly(Dynamic):
         return effects
 
 
-class TooEarlyDTxNI(_TooEarly, DTxNI):
+class DeliversEarlyDTxNI(_DeliversEarly, DTxNI):
     pass
 
 
@@ -137,7 +137,7 @@ def _without_brokers(send: Send) -> Send:
 # --- split ---
 
 
-class _SaysNo(Dynamic):
+class _FlipsDecision(Dynamic):
     """A broker in the middle passes a commit on as an abort."""
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
@@ -146,11 +146,11 @@ class _SaysNo(Dynamic):
         return super()._decide_here(source, decide, now)
 
 
-class SaysNoDTx(_SaysNo, DTx):
+class FlipsDecisionDTx(_FlipsDecision, DTx):
     pass
 
 
-class SaysNoDTxNI(_SaysNo, DTxNI):
+class FlipsDecisionDTxNI(_FlipsDecision, DTxNI):
     pass
 
 
@@ -161,7 +161,7 @@ class AbortsAlone(DTxNI):
         return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
 
 
-class SaysNoSTx(STx):
+class FlipsDecisionSTx(STx):
     """A broker in the middle passes a commit on as an abort."""
 
     def _decide(self, source: Hop, decide: static_state.Decide, now: float) -> list[Effect]:
@@ -182,13 +182,13 @@ class _KeepsMarks(Routing):
         return False
 
 
-class GhostDTx(DTx):
+class KeepsMarksDTx(DTx):
     def __init__(self, broker: Broker) -> None:
         broker.routing.__class__ = _KeepsMarks
         super().__init__(broker)
 
 
-class GhostDTxNI(DTxNI):
+class UndoesNothing(DTxNI):
     """Undoes nothing."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
@@ -196,7 +196,7 @@ class GhostDTxNI(DTxNI):
         return []
 
 
-class GhostSTx(STx):
+class ExecutesAbortedPlan(STx):
     """Carries out what was admitted here, though the plan is aborted."""
 
     def spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
@@ -212,7 +212,7 @@ class GhostSTx(STx):
 # --- divergence ---
 
 
-class _NeverTakesBack(Routing):
+class _KeepsForwarded(Routing):
     """Attracts subscriptions, and does not send them back when they have nothing to go to."""
 
     def _retarget(
@@ -226,7 +226,7 @@ class _Diverges:
     """Goes in front of an engine, whose constructor it calls."""
 
     def __init__(self, broker: Broker) -> None:
-        broker.routing.__class__ = _NeverTakesBack
+        broker.routing.__class__ = _KeepsForwarded
         engine: Any = super()  # Whichever stands behind it.
         engine.__init__(broker)
 
@@ -246,7 +246,7 @@ class DivergesSTx(_Diverges, STx):
 # --- undecided ---
 
 
-class _NeverSaysNo(Dynamic):
+class _WithholdsNo(Dynamic):
     """A broker that would vote no is silent, and deadlines do not ring."""
 
     def _answer(self, tx: Tx, now: float) -> list[Effect]:
@@ -258,18 +258,18 @@ class _NeverSaysNo(Dynamic):
         return []
 
 
-class NeverSaysNoDTx(_NeverSaysNo, DTx):
+class WithholdsNoDTx(_WithholdsNo, DTx):
     pass
 
 
-class NeverHearsDTxNI(DTxNI):
+class LosesAcknowledgements(DTxNI):
     """The acknowledgement of the decision gets lost, so nobody is told that it is everywhere."""
 
     def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
         return []
 
 
-class NeverRefuses(STx):
+class WithholdsRefusal(STx):
     """An edge broker that would refuse is silent, and deadlines do not ring."""
 
     def _admitted(self, source: Hop, admitted: static_state.Admitted, now: float) -> list[Effect]:
@@ -282,22 +282,22 @@ class NeverRefuses(STx):
 # --- duplicate ---
 
 
-class _Twice(Dynamic):
+class _DeliversTwice(Dynamic):
     """Hands everything over twice."""
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
         return super()._deliver(tx, now) * 2
 
 
-class TwiceDTx(_Twice, DTx):
+class DeliversTwiceDTx(_DeliversTwice, DTx):
     pass
 
 
-class TwiceDTxNI(_Twice, DTxNI):
+class DeliversTwiceDTxNI(_DeliversTwice, DTxNI):
     pass
 
 
-class TwiceSTx(STx):
+class SendsTwiceSTx(STx):
     """Sends everything twice."""
 
     def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
@@ -366,28 +366,28 @@ def _partitions(engine: str) -> Shape:
 
 
 BUGS: dict[str, Bug] = {
-    "order-d-tx": Bug("order", "d-tx", GoesOnDTx),
-    "order-d-tx-ni": Bug("order", "d-tx-ni", GoesOnDTxNI),
-    "order-s-tx": Bug("order", "s-tx", LastFirst),
-    "partial-d-tx": Bug("partial", "d-tx", OneShortDTx),
-    "partial-d-tx-ni": Bug("partial", "d-tx-ni", TooEarlyDTxNI),
+    "order-d-tx": Bug("order", "d-tx", StartsNextEarlyDTx),
+    "order-d-tx-ni": Bug("order", "d-tx-ni", StartsNextEarlyDTxNI),
+    "order-s-tx": Bug("order", "s-tx", ReversesPlan),
+    "partial-d-tx": Bug("partial", "d-tx", DropsDeliveriesDTx),
+    "partial-d-tx-ni": Bug("partial", "d-tx-ni", DeliversEarlyDTxNI),
     "partial-s-tx": Bug("partial", "s-tx", KeepsInSpan),
-    "split-d-tx": Bug("split", "d-tx", SaysNoDTx),
-    "split-d-tx-ni": Bug("split", "d-tx-ni", SaysNoDTxNI),
+    "split-d-tx": Bug("split", "d-tx", FlipsDecisionDTx),
+    "split-d-tx-ni": Bug("split", "d-tx-ni", FlipsDecisionDTxNI),
     "split-alone": Bug("split", "d-tx-ni", AbortsAlone, RESTARTS),
-    "split-s-tx": Bug("split", "s-tx", SaysNoSTx),
-    "ghost-d-tx": Bug("ghost", "d-tx", GhostDTx),
-    "ghost-d-tx-ni": Bug("ghost", "d-tx-ni", GhostDTxNI),
-    "ghost-s-tx": Bug("ghost", "s-tx", GhostSTx),
+    "split-s-tx": Bug("split", "s-tx", FlipsDecisionSTx),
+    "ghost-d-tx": Bug("ghost", "d-tx", KeepsMarksDTx),
+    "ghost-d-tx-ni": Bug("ghost", "d-tx-ni", UndoesNothing),
+    "ghost-s-tx": Bug("ghost", "s-tx", ExecutesAbortedPlan),
     "divergence-d-tx": Bug("divergence", "d-tx", DivergesDTx),
     "divergence-d-tx-ni": Bug("divergence", "d-tx-ni", DivergesDTxNI),
     "divergence-s-tx": Bug("divergence", "s-tx", DivergesSTx),
-    "undecided-d-tx": Bug("undecided", "d-tx", NeverSaysNoDTx),
-    "undecided-d-tx-ni": Bug("undecided", "d-tx-ni", NeverHearsDTxNI),
-    "undecided-s-tx": Bug("undecided", "s-tx", NeverRefuses),
-    "duplicate-d-tx": Bug("duplicate", "d-tx", TwiceDTx),
-    "duplicate-d-tx-ni": Bug("duplicate", "d-tx-ni", TwiceDTxNI),
-    "duplicate-s-tx": Bug("duplicate", "s-tx", TwiceSTx),
+    "undecided-d-tx": Bug("undecided", "d-tx", WithholdsNoDTx),
+    "undecided-d-tx-ni": Bug("undecided", "d-tx-ni", LosesAcknowledgements),
+    "undecided-s-tx": Bug("undecided", "s-tx", WithholdsRefusal),
+    "duplicate-d-tx": Bug("duplicate", "d-tx", DeliversTwiceDTx),
+    "duplicate-d-tx-ni": Bug("duplicate", "d-tx-ni", DeliversTwiceDTxNI),
+    "duplicate-s-tx": Bug("duplicate", "s-tx", SendsTwiceSTx),
     "dirty-d-tx": Bug("dirty", "d-tx", SeesEverything),
     "cycle-d-tx": Bug("cycle", "d-tx", NeverValidates),
     "handover-d-tx": Bug("handover", "d-tx", Unstamped),
@@ -395,7 +395,7 @@ BUGS: dict[str, Bug] = {
     "held-nothing": Bug("cycle", "d-tx", held_operation_bugs.HoldsNothing),
     "held-others-at-once": Bug("divergence", "d-tx", held_operation_bugs.OthersAtOnce, MIXED_CROWD),
     "held-overtaken-by-plan": Bug("divergence", "s-tx", held_operation_bugs.Overtakes, MIXED_CROWD),
-    "held-behind-a-yes": Bug("cycle", "d-tx", held_operation_bugs.TakesEveryYes, LEAVING_CROWD),
+    "held-behind-a-yes": Bug("cycle", "d-tx", held_operation_bugs.CountsEveryYes, LEAVING_CROWD),
     "held-further-on": Bug("cycle", "d-tx", held_operation_bugs.ReadsUnderWay, CROWD),
     "absent-after-yes": Bug(
         "split", "d-tx", absent_broker_bugs.EndsAfterItsYes, _partitions("d-tx")
@@ -403,6 +403,8 @@ BUGS: dict[str, Bug] = {
     "absent-after-answer": Bug(
         "split", "d-tx-ni", absent_broker_bugs.EndsAfterItsAnswer, _partitions("d-tx-ni")
     ),
-    "absent-untold": Bug("divergence", "d-tx", absent_broker_bugs.SaysNothing, _partitions("d-tx")),
-    "sliced-overtaken": Bug("order", "s-tx", slicing_bugs.LetsAllPass, SLICED),
+    "absent-untold": Bug(
+        "divergence", "d-tx", absent_broker_bugs.SkipsAbsentNeighbours, _partitions("d-tx")
+    ),
+    "sliced-overtaken": Bug("order", "s-tx", slicing_bugs.LetsOperationsPass, SLICED),
 }

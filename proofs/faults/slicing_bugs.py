@@ -20,14 +20,14 @@ def in_slices(broker: Broker) -> None:
     broker.slice = 1
 
 
-class LetsAllPass(STx):
+class LetsOperationsPass(STx):
     """Operations of neighbours pass a long plan that they come after."""
 
     def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
         return True
 
 
-class TellsWhenDoneHere(STx):
+class ReportsWhenDoneHere(STx):
     """Clients hear of a long plan when their own broker has carried it out."""
 
     def _finish(self, tx: static_state.Tx, now: float) -> list[Effect]:

@@ -1,6 +1,6 @@
 """`padres-tx sim`: many random runs of an overlay, and replays of single ones.
 
-Only options, tables and exit codes are dealt with here; see `proofs.sim.runs` for what is done.
+Only options, tables and exit codes are handled here; `many_runs` does the work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Faults(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        from proofs.sim.workload import FAULTS, RESTART
+        from proofs.sim.program import FAULTS, RESTART
 
         if isinstance(value, tuple):
             return value
@@ -162,7 +162,7 @@ def sim(
     handed from worker to worker, faults. A run is determined by its seed. One that breaks a
     promise is told with a command that replays it, and made smaller. Exit code 1 if any does.
     """
-    from proofs.sim.workload import ENGINES, Shape
+    from proofs.sim.program import ENGINES, Shape
 
     if engine not in (*ENGINES, "all"):
         raise WrongInput(f"no engine {engine!r} here; there are {', '.join(ENGINES)}, all")
@@ -187,14 +187,14 @@ def sim(
 
 
 def _run_all(shapes: Sequence[Any], seeds: range, jobs: int, tapes: Path, *, as_json: bool) -> None:
-    from proofs.sim.runs import Tally, many
+    from proofs.sim.many_runs import Tally, run_many
 
     tallies: list[Tally] = []
     with _progress() as progress:
         for shape in shapes:
             task = progress.add_task(shape.engine, total=len(seeds), anomalies="")
             tally = Tally(shape.engine)
-            for results in many(shape, seeds, jobs):
+            for results in run_many(shape, seeds, jobs):
                 tally.add(results)
                 told = f"{tally.report.anomalies} anomalies" if tally.failures else ""
                 progress.update(task, completed=tally.report.runs, anomalies=told)
@@ -250,7 +250,7 @@ def _table(tallies: Sequence[Any]) -> Table:
 
 def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
     """Make a failing run smaller, and say where it is."""
-    from proofs.sim.runs import smaller
+    from proofs.sim.many_runs import shrink_run
 
     sizes = f"{shape.brokers}-{shape.clients}-{shape.transactions}"
     if shape.crowded:
@@ -258,7 +258,7 @@ def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
     if shape.slice:
         sizes += f"-slice-{shape.slice}"
     path = tapes / f"{shape.engine}-{sizes}-seed-{failure.seed}.tape"
-    found = smaller(shape, failure.seed, failure.anomalies[0])
+    found = shrink_run(shape, failure.seed, failure.anomalies[0])
     try:
         tapes.mkdir(parents=True, exist_ok=True)
         found.write(path)
@@ -270,7 +270,7 @@ def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
 
 def command(shape: Any, seed: int) -> str:
     """What replays a run."""
-    from proofs.sim.workload import Shape
+    from proofs.sim.program import Shape
 
     usual = Shape(shape.engine)
     options = [f"--engine {shape.engine}", f"--replay {seed}"]
@@ -298,21 +298,21 @@ def _line(anomaly: Any) -> str:
 def _replay(shape: Any, seed: int | None, tape: Path | None, trace: Path | None) -> None:
     from overlay.hosts.simulator import Tape
     from overlay.trace import write
-    from proofs.sim.render import tell
-    from proofs.sim.runs import TapeFile, play
-    from proofs.sim.workload import Run
+    from proofs.sim.many_runs import TapeFile, run_and_check
+    from proofs.sim.random_run import RandomRun
+    from proofs.sim.render import describe
 
     if tape is not None:
         try:
             file = TapeFile.read(tape)
         except (OSError, msgspec.DecodeError) as error:
             raise WrongInput(f"{tape} is no tape: {error}") from None
-        run = Run(file.shape, Tape(choices=file.choices))
+        run = RandomRun(file.shape, Tape(choices=file.choices))
     else:
         assert seed is not None
-        run = Run(shape.of_seed(seed), shape.tape(seed))
-    anomalies = play(run)
-    for line in tell(run):
+        run = RandomRun(shape.of_seed(seed), shape.tape(seed))
+    anomalies = run_and_check(run)
+    for line in describe(run):
         click.echo(line)
     if trace is not None:
         try:

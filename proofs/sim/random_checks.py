@@ -17,9 +17,10 @@ from overlay.notation import parse_filter
 from padres_tx.client_messages import TxID, tx_text
 from proofs.checkers import Anomaly
 from proofs.oracle import Oracle, holds
+from proofs.sim.program import SPACE, STREAM
+from proofs.sim.random_run import RandomRun
 from proofs.sim.simulated_overlay import Row, numberless, rows
-from proofs.sim.simulated_sessions import SessionWorld, disagreements
-from proofs.sim.workload import SPACE, STREAM, Run
+from proofs.sim.simulated_sessions import SimulatedSessions, disagreements
 
 #: What clients are asked about in the end: points of the space of the workload, and filters.
 POINTS: list[dict[str, Value]] = [{"class": "s"}]
@@ -27,10 +28,10 @@ POINTS += [{"class": "p", "x": x} for x in range(4)]
 FILTERS = [SPACE, STREAM, *(Filter({"class": "p", "x": x}) for x in range(4))]
 
 
-class Judge:
+class RandomRunChecks:
     """The outcomes of one run, and what is wrong with them."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RandomRun) -> None:
         self.run = run
         self.world = run.world
         self.outcomes: dict[str, list[str]] = {}
@@ -136,7 +137,7 @@ class Judge:
 
     def _beliefs(self) -> Iterator[Anomaly]:
         """What clients hold, and whom they call, according to themselves."""
-        if isinstance(self.world, SessionWorld):
+        if isinstance(self.world, SimulatedSessions):
             for client, how in disagreements(self.world, POINTS, FILTERS):
                 yield Anomaly("divergence", "", client, f"{client}: {how}")
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from overlay.notation import format_filter, format_publication
 from padres_tx.client_messages import tx_text
-from proofs.sim.workload import RESTART, Op, Run, Transaction
+from proofs.sim.program import RESTART, PlannedOperation, PlannedTransaction
+from proofs.sim.random_run import RandomRun
 
 
-def tell(run: Run) -> Iterator[str]:
+def describe(run: RandomRun) -> Iterator[str]:
     """The story, line by line; the run must have happened."""
     program = run.program
     edges = ", ".join(f"{one}-{other}" for one, other in sorted(program.tree.edges))
@@ -44,7 +45,7 @@ def tell(run: Run) -> Iterator[str]:
         yield f"{tx_text(tx)}, {transaction.engine}: {outcome}"
 
 
-def _transaction(transaction: Transaction) -> Iterator[str]:
+def _transaction(transaction: PlannedTransaction) -> Iterator[str]:
     how = transaction.ending
     if how == "abort":
         how = f"{transaction.spoiler} aborts it {transaction.patience_ms} ms later"
@@ -58,7 +59,7 @@ def _transaction(transaction: Transaction) -> Iterator[str]:
         yield f"    {at}: {_op(op)}{after}"
 
 
-def _stream(run: Run) -> Iterator[str]:
+def _stream(run: RandomRun) -> Iterator[str]:
     handovers = run.program.handovers
     assert handovers is not None
     workers = " and ".join(handovers.workers)
@@ -75,6 +76,6 @@ def _stream(run: Run) -> Iterator[str]:
         yield f"    events: {events}"
 
 
-def _op(op: Op) -> str:
+def _op(op: PlannedOperation) -> str:
     text = format_publication(op.what) if op.kind == "pub" else format_filter(op.what)
     return f"{op.client} {op.kind} {text}"

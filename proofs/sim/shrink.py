@@ -29,7 +29,7 @@ SECONDS = 30.0
 Choices: TypeAlias = tuple[int, ...]
 
 
-class Part(NamedTuple):
+class TapePart(NamedTuple):
     """One of several: the place on the tape where they were counted, and where it was drawn."""
 
     counted: int
@@ -37,11 +37,11 @@ class Part(NamedTuple):
     end: int
 
 
-class Case(NamedTuple):
+class FailingTape(NamedTuple):
     """A failing run: its choices, the parts of its program, and how long the program is."""
 
     choices: Choices
-    parts: tuple[Part, ...]
+    parts: tuple[TapePart, ...]
     length: int
 
     @property
@@ -53,13 +53,15 @@ class Case(NamedTuple):
         return self.choices[self.length :]
 
 
-class Fails(Protocol):
-    def __call__(self, choices: Sequence[int], seed: int | None) -> Case | None:
+class FailureCheck(Protocol):
+    def __call__(self, choices: Sequence[int], seed: int | None) -> FailingTape | None:
         """The run of a tape, if it fails in the same way; beyond the tape 0, or from the seed."""
         ...
 
 
-def shrink(case: Case, fails: Fails, *, attempts: int = ATTEMPTS, seconds: float = SECONDS) -> Case:
+def shrink(
+    case: FailingTape, fails: FailureCheck, *, attempts: int = ATTEMPTS, seconds: float = SECONDS
+) -> FailingTape:
     """The smallest failing run that could be found."""
     search = _Search(case, fails, attempts, seconds)
     try:
@@ -75,7 +77,9 @@ class _Enough(Exception):
 
 
 class _Search:
-    def __init__(self, case: Case, fails: Fails, attempts: int, seconds: float) -> None:
+    def __init__(
+        self, case: FailingTape, fails: FailureCheck, attempts: int, seconds: float
+    ) -> None:
         self.best = _trimmed(case)
         self._fails = fails
         self._attempts = attempts
@@ -131,7 +135,7 @@ class _Search:
         return True
 
 
-def _fewer_parts(case: Case) -> Iterator[list[int]]:
+def _fewer_parts(case: FailingTape) -> Iterator[list[int]]:
     """The program without each of its parts, the longest first."""
     for part in sorted(case.parts, key=lambda part: part.start - part.end):
         program = list(case.program)
@@ -140,12 +144,12 @@ def _fewer_parts(case: Case) -> Iterator[list[int]]:
         yield program
 
 
-def _size(case: Case) -> tuple[int, int, int, int]:
+def _size(case: FailingTape) -> tuple[int, int, int, int]:
     delays = case.delays
     return len(case.parts), sum(case.program), sum(map(bool, delays)), sum(delays)
 
 
-def _trimmed(case: Case) -> Case:
+def _trimmed(case: FailingTape) -> FailingTape:
     """Without the zeros at the end, which are understood."""
     choices = list(case.choices)
     while len(choices) > case.length and not choices[-1]:

@@ -7,7 +7,7 @@ brokers, and a client must not hide what they do.
 
 This module judges only what anybody would call wrong in any run: clients that were told different
 outcomes, and brokers that are not at rest, or do not hold what the oracle says. It does not choose
-what happens; `workload` does, and tests do.
+what happens; `random_run` does, and tests do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from padres_tx.client_messages import (
 )
 from padres_tx.registry import broker_factories
 from proofs.history import Clients
-from proofs.oracle import Line, Oracle, held, table_of
+from proofs.oracle import ExpectedRow, Oracle, holds_part, table_of
 
 
 class IfHeld(NamedTuple):
@@ -64,10 +64,10 @@ class IfHeld(NamedTuple):
 
 
 #: What a client does in a transaction.
-Does: TypeAlias = Step | IfHeld
+ClientStep: TypeAlias = Step | IfHeld
 
 #: What a client does on a tcm: its steps, or an error's text.
-Reaction: TypeAlias = Callable[[dict[str, Value]], Sequence[Does] | str]
+TcmReaction: TypeAlias = Callable[[dict[str, Value]], Sequence[ClientStep] | str]
 
 #: A line of a table as it is compared: numbers of aborted operations leave gaps, so without them.
 Row: TypeAlias = tuple[str, str, str, str]
@@ -85,7 +85,7 @@ def all_engines() -> Mapping[str, EngineFactory]:
     return broker_factories()
 
 
-class World:
+class SimulatedOverlay:
     """The overlay, its clients, and the oracle that knows what is committed."""
 
     def __init__(
@@ -116,7 +116,7 @@ class World:
         #: Which life each client lives, as its broker has told it, and the request that asks.
         self.lives: dict[str, int] = {}
         self._joins: dict[str, int] = {}
-        self.reactions: dict[str, Reaction] = {}
+        self.reactions: dict[str, TcmReaction] = {}
         #: What each client knows that it has said, what is on its way included.
         self.words: defaultdict[str, list[tuple[str, Filter]]] = defaultdict(list)
         self.got: defaultdict[str, list[Pub]] = defaultdict(list)
@@ -180,7 +180,7 @@ class World:
         self,
         engine: str,
         client: str,
-        steps: Iterable[Does],
+        steps: Iterable[ClientStep],
         *,
         commit: bool = True,
         deadline_s: float = DEADLINE_S,
@@ -204,13 +204,13 @@ class World:
         self.say("s-tx", client, Submit(tx, deadline_s, numbered))
         return tx
 
-    def _does(self, client: str, tx: TxID, frame: int, number: int, does: Does) -> FromClient:
+    def _does(self, client: str, tx: TxID, frame: int, number: int, does: ClientStep) -> FromClient:
         """An operation; or a look, if the client knows that it holds nothing of what it is for."""
         if not isinstance(does, IfHeld):
             return Operate(tx, frame, number, self._numbered(does))
         step, table = does.step, table_of(does.step.kind)
         assert step.filter is not None
-        if held(self.words[client], table, step.filter):
+        if holds_part(self.words[client], table, step.filter):
             return Operate(tx, frame, number, step, held=True)
         return Look(tx, frame, table, False, step.filter)
 
@@ -297,6 +297,6 @@ def rows(table: Iterable[Mapping[str, Any]]) -> list[Row]:
     return sorted((line["client"], line["kind"], line["filter"], line["hop"]) for line in table)
 
 
-def numberless(table: Iterable[Line]) -> list[Row]:
+def numberless(table: Iterable[ExpectedRow]) -> list[Row]:
     """An oracle's table, to compare."""
     return sorted((line.client, line.kind, line.filter, line.hop) for line in table)

@@ -3,7 +3,7 @@
 The clients of `simulated_overlay` are as simple as can be, and cannot be mistaken. Here each is
 what a program has: a `Session` and its `Transactions`, with callbacks. Half of the clients
 subscribe with callbacks, and read nothing else; the others read what no callback takes. So what
-comes to the wrong reader is as good as lost, and counts as such (`World.got`).
+comes to the wrong reader is as good as lost, and counts as such (`SimulatedOverlay.got`).
 
 When everything is at rest, a client's session has to agree with the tables of its edge broker, and
 its callbacks with what it has asked for (`disagreements`).
@@ -47,8 +47,8 @@ from padres_tx.client.transactions import (
 )
 from padres_tx.client_messages import Began, Ended, Step, TxID, to_client
 from padres_tx.static import Op
-from proofs.oracle import Said, live
-from proofs.sim.simulated_overlay import DEADLINE_S, LATE, Does, IfHeld, World
+from proofs.oracle import IssuedOperation, live
+from proofs.sim.simulated_overlay import DEADLINE_S, LATE, ClientStep, IfHeld, SimulatedOverlay
 
 
 class Delivery(NamedTuple):
@@ -63,7 +63,7 @@ class Delivery(NamedTuple):
 class SessionClient:
     """One client: a session, its transactions, and what has become of them."""
 
-    def __init__(self, world: SessionWorld, name: str, edge: str) -> None:
+    def __init__(self, world: SimulatedSessions, name: str, edge: str) -> None:
         self.world = world
         self.name = name
         self.edge = edge
@@ -74,7 +74,7 @@ class SessionClient:
         self.deliveries: list[Delivery] = []
         self.drained: list[str] = []
         #: Its un-subscriptions that have taken effect, as it was told of them, and in what.
-        self.ended: list[tuple[Said, TxID | None]] = []
+        self.ended: list[tuple[IssuedOperation, TxID | None]] = []
         #: The number of each subscription with a callback that has taken effect.
         self.numbered: dict[str, int] = {}
         #: Whether somebody else's plan has subscribed it, and so without a callback.
@@ -108,7 +108,7 @@ class SessionClient:
         return pub.seq
 
     def begin(
-        self, engine: str, ops: Iterable[Op | Does], *, commit: bool = True, **terms: Any
+        self, engine: str, ops: Iterable[Op | ClientStep], *, commit: bool = True, **terms: Any
     ) -> TxID:
         """A transaction as a program makes it: what is refused at the call aborts it."""
         tx, events = self.transactions.begin(engine, **terms)
@@ -123,13 +123,13 @@ class SessionClient:
                 self.carry_out(self.transactions.commit(tx))
         return tx.id
 
-    def _do(self, tx: ClientTransaction, frame: int, does: Op | Does) -> None:
+    def _do(self, tx: ClientTransaction, frame: int, does: Op | ClientStep) -> None:
         """Do something in a transaction. Raises as `Transactions.operate` does."""
         if isinstance(does, IfHeld):
             with contextlib.suppress(NotHeld):
                 self._do(tx, frame, does.step)
             return
-        op = as_op(does) if isinstance(does, Step) else does
+        op = planned_operation(does) if isinstance(does, Step) else does
         callback = self._callback(op.kind)
         number, events = self.transactions.operate(tx, frame, op, callback)
         if callback:
@@ -149,7 +149,7 @@ class SessionClient:
             case Done(req, "", _, number) if (None, req) in self._named:
                 self.numbered[self._named[None, req]] = number
             case Done(req, "", _, number) if req in self._unsubscribing:
-                self.ended.append((Said(number, "usub", self._unsubscribing[req]), None))
+                self.ended.append((IssuedOperation(number, "usub", self._unsubscribing[req]), None))
             case EngineMessage(_, body):
                 told = to_client.decode(body)
                 if isinstance(told, Ended):
@@ -160,7 +160,7 @@ class SessionClient:
         for kind, filter, number, call, _ in ended.words:
             callback = self._named.get((ended.tx, call))
             if kind == "usub":
-                self.ended.append((Said(number, kind, filter), ended.tx))
+                self.ended.append((IssuedOperation(number, kind, filter), ended.tx))
             elif kind == "sub" and callback:
                 self.numbered[callback] = number
             elif kind == "sub":
@@ -219,11 +219,11 @@ class SessionClient:
         self.carry_out(self.transactions.finish(tx, frame, error))
 
 
-def as_op(step: Step) -> Op:
+def planned_operation(step: Step) -> Op:
     return Op(step.kind, filter=step.filter, point=step.point, payload=step.payload)
 
 
-class SessionWorld(World):
+class SimulatedSessions(SimulatedOverlay):
     """The overlay, and a session for each client."""
 
     def __init__(self, tree: nx.Graph[str], choose: Choose, **more: Any) -> None:
@@ -259,7 +259,13 @@ class SessionWorld(World):
         return self.sessions[client].publish(point)
 
     def begin(
-        self, engine: str, client: str, steps: Iterable[Does], *, commit: bool = True, **terms: Any
+        self,
+        engine: str,
+        client: str,
+        steps: Iterable[ClientStep],
+        *,
+        commit: bool = True,
+        **terms: Any,
     ) -> TxID:
         tx = self.sessions[client].begin(engine, steps, commit=commit, **terms)
         self.clients.asks(engine, tx)
@@ -269,7 +275,7 @@ class SessionWorld(World):
         """A static transaction, one step after the other; what others do, a tcm asks of them."""
         ops: list[Op] = []
         for step in steps:
-            op = as_op(step)
+            op = planned_operation(step)
             if step.client != client:
                 control: dict[str, Value] = {"class": "ctl", "to": step.client}
                 op = Op("tcm", point=control, ops={step.client: [op]})
@@ -279,10 +285,10 @@ class SessionWorld(World):
             self.clients.asks("s-tx", tx)
         return tx
 
-    def carried_out(self) -> dict[str, list[Said]]:
+    def carried_out(self) -> dict[str, list[IssuedOperation]]:
         """What edge brokers have carried out for each client, without what was aborted."""
         committed = {record.tx for record in self.sim.records if record.outcome == "committed"}
-        found: dict[str, list[Said]] = {}
+        found: dict[str, list[IssuedOperation]] = {}
         for record in self.sim.records:
             if record.source != client_hop(record.client):
                 continue
@@ -290,7 +296,7 @@ class SessionWorld(World):
                 found[record.client] = []  # It has come, or come again.
             elif record.kind == "apply" and (not record.tx or record.tx in committed):
                 number = int(record.op_id.rpartition("#")[2])
-                said = Said(number, record.op_kind, parse_filter(record.filter))
+                said = IssuedOperation(number, record.op_kind, parse_filter(record.filter))
                 found[record.client].append(said)
         return found
 
@@ -324,7 +330,7 @@ class SessionWorld(World):
 
 
 def disagreements(
-    world: SessionWorld, points: Iterable[Mapping[str, Value]], filters: Iterable[Filter]
+    world: SimulatedSessions, points: Iterable[Mapping[str, Value]], filters: Iterable[Filter]
 ) -> Iterator[tuple[str, str]]:
     """Where a client and its edge broker disagree, with everything at rest: the client, and how.
 
@@ -340,9 +346,9 @@ def disagreements(
 
 
 def _disagreements(
-    world: SessionWorld,
+    world: SimulatedSessions,
     client: SessionClient,
-    done: Sequence[Said],
+    done: Sequence[IssuedOperation],
     points: Sequence[Mapping[str, Value]],
     filters: Sequence[Filter],
 ) -> Iterator[str]:
@@ -358,7 +364,7 @@ def _disagreements(
         yes, no = kinds
         space = routing.space(yes, hop)
         table = [
-            Said(entry.seq, yes if entry.positive else no, entry.filter)
+            IssuedOperation(entry.seq, yes if entry.positive else no, entry.filter)
             for entry in space.of(client.name)
         ]
         believed = _held(holdings, yes, no)
@@ -379,20 +385,22 @@ def _disagreements(
             yield f"{text} is for {sorted(meant)}, and goes to {sorted(called)}"
 
 
-def _held(holdings: Holdings, yes: str, no: str) -> list[Said]:
+def _held(holdings: Holdings, yes: str, no: str) -> list[IssuedOperation]:
     return [
-        Said(entry.number, yes if entry.positive else no, entry.filter)
+        IssuedOperation(entry.number, yes if entry.positive else no, entry.filter)
         for entry in holdings.entries()
     ]
 
 
-def _text(said: Iterable[Said]) -> str:
+def _text(said: Iterable[IssuedOperation]) -> str:
     return (
         ", ".join(f"{one.seq} {one.kind} {format_filter(one.filter)}" for one in said) or "nothing"
     )
 
 
-def _meant(done: Iterable[Said], client: SessionClient, point: Mapping[str, Value]) -> set[str]:
+def _meant(
+    done: Iterable[IssuedOperation], client: SessionClient, point: Mapping[str, Value]
+) -> set[str]:
     """The callbacks that a publication is for, from what the edge broker has carried out."""
     ends = [one.seq for one in done if one.kind == "usub" and one.filter.matches(point)]
     filters = {one.seq: one.filter for one in done if one.kind == "sub"}

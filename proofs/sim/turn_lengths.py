@@ -26,7 +26,7 @@ from overlay.messages import AnyMessage, BrokerName, EngineMessage, Hop
 TURN_STEPS = 300_000
 
 
-class Turn(NamedTuple):
+class CountedTurn(NamedTuple):
     """One input of a broker, and how many steps it took."""
 
     steps: int
@@ -60,15 +60,15 @@ class StepCounter:
             self.steps += 1
 
 
-class Turns:
+class TurnCounter:
     """The turns of the brokers of a world; while `counting`, each is counted."""
 
     def __init__(self) -> None:
         self.counting = False
-        self.taken: list[Turn] = []
+        self.taken: list[CountedTurn] = []
 
     @property
-    def longest(self) -> Turn:
+    def longest(self) -> CountedTurn:
         return max(self.taken)
 
     @property
@@ -83,7 +83,7 @@ class Turns:
         try:
             return counter.run(call)
         finally:
-            self.taken.append(Turn(counter.steps, broker, what))
+            self.taken.append(CountedTurn(counter.steps, broker, what))
 
     def broker(self) -> type[Broker]:
         """The broker, unchanged, whose turns are taken here."""

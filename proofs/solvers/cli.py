@@ -17,13 +17,13 @@ from padres_tx.cli.common import CheckFailed, WrongInput
 from padres_tx.java import NoJava
 
 if TYPE_CHECKING:
-    from proofs.solvers.prove import Found
+    from proofs.solvers.prove import ClaimResult
 
 #: A line of the table: written as soon as it is known, since some take a minute.
 ROW: Final = "{:<6}{:>9}{:>9}  {:<27}{:<27}{}"
 
 
-def _row(found: Found) -> str:
+def _row(found: ClaimResult) -> str:
     states = f"{found.states:,}" if found.states else ""
     mark = found.found if found.as_expected else f"{found.found} (!)"
     return ROW.format(found.kind, states, f"{found.seconds:.1f}", found.expected, mark, found.what)

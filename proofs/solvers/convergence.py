@@ -33,7 +33,7 @@ box = z3.Function("box", Client, Number, Point, z3.BoolSort())
 Table = Callable[[Any, Any], Any]
 
 
-class Settled(NamedTuple):
+class NumberedChange(NamedTuple):
     """An operation as it leaves its edge broker (overlay.messages.Operation)."""
 
     client: Any
@@ -57,12 +57,12 @@ def table(name: str) -> Table:
     return lambda client, number: present(client, number)
 
 
-def operation(name: str, client: Any, number: Any) -> Settled:
+def operation(name: str, client: Any, number: Any) -> NumberedChange:
     drop = z3.Function(f"{name}_drop", Number, z3.BoolSort())
-    return Settled(client, number, z3.Bool(f"{name}_store"), lambda n: drop(n))
+    return NumberedChange(client, number, z3.Bool(f"{name}_store"), lambda n: drop(n))
 
 
-def applied(before: Table, op: Settled) -> Table:
+def applied(before: Table, op: NumberedChange) -> Table:
     """Routing.apply, as far as the table goes."""
 
     def after(client: Any, number: Any) -> Any:
@@ -96,8 +96,8 @@ def words_of_one_client() -> Any:
     c = z3.Const("c", Client)
     point = z3.Const("point", Point)
     before = table("before")
-    a = Settled(c, z3.Int("n_a"), z3.BoolVal(True), lambda n: z3.BoolVal(False))
-    b = Settled(c, z3.Int("n_b"), z3.BoolVal(True), lambda n: z3.BoolVal(False))
+    a = NumberedChange(c, z3.Int("n_a"), z3.BoolVal(True), lambda n: z3.BoolVal(False))
+    b = NumberedChange(c, z3.Int("n_b"), z3.BoolVal(True), lambda n: z3.BoolVal(False))
     one, other = applied(applied(before, a), b), applied(applied(before, b), a)
     return wants(one, c, point) == wants(other, c, point)
 
@@ -128,8 +128,8 @@ def settling(*, holes: bool) -> Any:
     )
     near = z3.Exists([e], z3.And(before(c, e), yes(c, e), z3.Not(gone(e)), overlaps(new, e)))
     store = z3.Or(yes(c, new), near) if holes else yes(c, new)
-    settled = applied(before, Settled(c, new, store, lambda n: gone(n)))
-    full = applied(before, Settled(c, new, z3.BoolVal(True), lambda n: z3.BoolVal(False)))
+    settled = applied(before, NumberedChange(c, new, store, lambda n: gone(n)))
+    full = applied(before, NumberedChange(c, new, z3.BoolVal(True), lambda n: z3.BoolVal(False)))
     return z3.Implies(rules, wants(settled, c, point) == wants(full, c, point))
 
 
@@ -137,8 +137,8 @@ def settled_of_one_client() -> Any:
     """A client's yes and the no that takes it back, in both orders: fails."""
     c = z3.Const("c", Client)
     point = z3.Const("point", Point)
-    a = Settled(c, z3.IntVal(1), z3.BoolVal(True), lambda n: z3.BoolVal(False))
-    b = Settled(c, z3.IntVal(2), z3.BoolVal(False), lambda n: n == 1)
+    a = NumberedChange(c, z3.IntVal(1), z3.BoolVal(True), lambda n: z3.BoolVal(False))
+    b = NumberedChange(c, z3.IntVal(2), z3.BoolVal(False), lambda n: n == 1)
 
     def empty(client: Any, number: Any) -> Any:
         return z3.BoolVal(False)
@@ -211,12 +211,12 @@ def undone(*, backwards: bool) -> Any:
         return z3.BoolVal(False)
 
     does = [
-        Settled(c, z3.IntVal(1), z3.BoolVal(True), none),
-        Settled(c, z3.IntVal(2), z3.BoolVal(False), lambda n: n == 1),
+        NumberedChange(c, z3.IntVal(1), z3.BoolVal(True), none),
+        NumberedChange(c, z3.IntVal(2), z3.BoolVal(False), lambda n: n == 1),
     ]
     undoes = [
-        Settled(c, z3.IntVal(1), z3.BoolVal(False), lambda n: n == 1),
-        Settled(c, z3.IntVal(1), z3.BoolVal(True), none),
+        NumberedChange(c, z3.IntVal(1), z3.BoolVal(False), lambda n: n == 1),
+        NumberedChange(c, z3.IntVal(1), z3.BoolVal(True), none),
     ]
     state: Table = empty
     for op in does + (undoes[::-1] if backwards else undoes):

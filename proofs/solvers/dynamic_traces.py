@@ -48,12 +48,12 @@ from padres_tx.protocol.dynamic_messages import (
     Vote,
     codec,
 )
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from proofs.solvers.models import D_TX
 from proofs.solvers.tlc import Checked, check, configuration
 
 
-class Taken(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A broker has taken a message from a hop: a neighbour or, if that begins there, a client."""
 
     source: str
@@ -61,12 +61,12 @@ class Taken(NamedTuple):
     message: object
 
 
-class Recorded:
+class RecordedDynamicRun:
     """One run: its tree, what was taken, what was recorded, and all footprints."""
 
     def __init__(self, tree: nx.Graph[str]) -> None:
         self.tree = tree
-        self.taken: list[Taken] = []
+        self.taken: list[ReceivedMessage] = []
         self.records: list[Record] = []
         self.footprints: dict[tuple[str, TxID], Footprint] = {}
         self.ages: dict[TxID, int] = {}
@@ -74,7 +74,7 @@ class Recorded:
         self.plain: dict[str, dict[str, Footprint]] = {}
 
 
-def watched(run: Recorded) -> Callable[[Broker], DTx]:
+def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
     """The engine D-TX, unchanged, that notes down what it takes in."""
 
     class Watched(DTx):
@@ -84,7 +84,7 @@ def watched(run: Recorded) -> Callable[[Broker], DTx]:
 
             def receive(source: Hop, message: AnyMessage, now: float) -> list[Effect]:
                 if isinstance(message, (Operation, Pub, Done)):
-                    run.taken.append(Taken(source, broker.name, message))
+                    run.taken.append(ReceivedMessage(source, broker.name, message))
                 return take(source, message, now)
 
             # Plain messages do not come to an engine.
@@ -99,7 +99,7 @@ def watched(run: Recorded) -> Callable[[Broker], DTx]:
         def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
             message = codec.decode(body)
             if not is_client(source) or isinstance(message, Begin):
-                run.taken.append(Taken(source, self.broker.name, message))
+                run.taken.append(ReceivedMessage(source, self.broker.name, message))
             return super().receive(source, body, now)
 
         def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
@@ -129,7 +129,7 @@ X: Final = Filter(cls="p", x=1)
 SPAN_MS: Final = 60
 
 
-def record(seed: int) -> Recorded:
+def record(seed: int) -> RecordedDynamicRun:
     """Dispatching, an advertisement that attracts, and a second handover, all at once.
 
     B1-B2-B3. E at B1 has D at B2 hand its events to A at B3; F at B3 begins to advertise what D
@@ -138,9 +138,9 @@ def record(seed: int) -> Recorded:
     else that E advertises, and E publishes plainly.
     """
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3"])
-    run = Recorded(tree)
+    run = RecordedDynamicRun(tree)
     tape = Tape(seed=seed)
-    world = World(tree, tape.choose, factories={**all_engines(), "d-tx": watched(run)})
+    world = SimulatedOverlay(tree, tape.choose, factories={**all_engines(), "d-tx": watched(run)})
     for client, edge in (("A", "B3"), ("D", "B2"), ("E", "B1"), ("F", "B3"), ("G", "B3")):
         world.join(client, edge)
     told, asked, q = Filter(cls="told"), Filter(cls="asked"), Filter(cls="q")
@@ -233,7 +233,7 @@ class Operations:
 class Names:
     """What transactions, plain operations and plain publications are called in TLA+."""
 
-    def __init__(self, run: Recorded) -> None:
+    def __init__(self, run: RecordedDynamicRun) -> None:
         self.txs = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
         #: With the edge broker of who says it.
         self.plains: dict[str, tuple[str, str]] = {}
@@ -250,7 +250,7 @@ class Names:
                 self.reached.setdefault(key, set()).add(dest)
 
 
-def module(run: Recorded, lines: Sequence[str]) -> str:
+def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
     """The module `Trace`: the specification with what the run leaves it, and the log."""
     known = Names(run)
     names = known.txs
@@ -314,7 +314,7 @@ MCLog == << {", ".join(lines)} >>
 """
 
 
-def log(run: Recorded) -> list[str]:
+def log(run: RecordedDynamicRun) -> list[str]:
     """What was taken, in its order, as TLA+."""
     known = Names(run)
     names = known.txs
@@ -388,7 +388,7 @@ def _set(names: Iterable[str]) -> str:
     return "{" + ", ".join(f'"{name}"' for name in sorted(names)) + "}"
 
 
-def validate(run: Recorded, lines: Sequence[str]) -> tuple[bool, Checked]:
+def validate(run: RecordedDynamicRun, lines: Sequence[str]) -> tuple[bool, Checked]:
     """Whether the specification has a behaviour with this log. Raises what `check` raises."""
     config = configuration(
         [*D_TX.constants.split(), "Log"], "AllRules", ["NotAccepted"], specification="TraceSpec"

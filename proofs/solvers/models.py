@@ -60,7 +60,7 @@ D_TX_NI: Final = Specification(
 SPECIFICATIONS: Final = (D_TX, S_TX, D_TX_NI)
 
 
-class Model(NamedTuple):
+class TLCModel(NamedTuple):
     """An instance of a specification; as a control, a rule that it does without."""
 
     spec: Specification
@@ -76,7 +76,7 @@ class Model(NamedTuple):
         return f"{self.instance} without {self.without!r}" if self.without else self.instance
 
 
-def run(model: Model) -> Checked:
+def run(model: TLCModel) -> Checked:
     """Let TLC check a model. Raises what `check` raises."""
     invariants = (model.violates,) if model.violates else model.spec.invariants
     properties: tuple[str, ...] = ()
@@ -88,11 +88,11 @@ def run(model: Model) -> Checked:
     return check("Control", config, {"Control": control})
 
 
-def _controls(spec: Specification, instance: str, *controls: str) -> Iterable[Model]:
-    yield Model(spec, instance)
+def _controls(spec: Specification, instance: str, *controls: str) -> Iterable[TLCModel]:
+    yield TLCModel(spec, instance)
     for control in controls:
         without, _, violates = control.partition(": ")
-        yield Model(spec, instance, without, violates)
+        yield TLCModel(spec, instance, without, violates)
 
 
 MODELS: Final = (
@@ -124,7 +124,7 @@ MODELS: Final = (
         "nested: InOrderEverywhere",
     ),
     *_controls(D_TX, "DTxAdvertise", "answers: InOrderEverywhere", "nested: InOrderEverywhere"),
-    Model(D_TX, "DTxDispatch", ends="Ends"),
+    TLCModel(D_TX, "DTxDispatch", ends="Ends"),
     *_controls(
         S_TX,
         "STxHandover",

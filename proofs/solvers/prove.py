@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
-from proofs.solvers.models import MODELS, Model
+from proofs.solvers.models import MODELS, TLCModel
 from proofs.solvers.models import run as run_model
 from proofs.solvers.tlc import Checked
 
@@ -25,7 +25,7 @@ TRACE_SEEDS: Final = (1, 2, 3, 4, 10)
 CORRUPTED_SEEDS: Final = {"D-TX": 2, "S-TX": 1}
 
 
-class Claim(NamedTuple):
+class ProofClaim(NamedTuple):
     """Something to be proved: how it is, and what should come of it."""
 
     kind: str
@@ -35,7 +35,7 @@ class Claim(NamedTuple):
     find: Callable[[], tuple[str, int]]
 
 
-class Found(NamedTuple):
+class ClaimResult(NamedTuple):
     kind: str
     what: str
     expected: str
@@ -48,7 +48,7 @@ class Found(NamedTuple):
         return self.found == self.expected
 
 
-def claims() -> list[Claim]:
+def claims() -> list[ProofClaim]:
     """All claims, the longest first, so that two workers end at about the same time."""
     # Z3 and what is needed for TLC come with the extra `proofs`.
     from proofs.solvers.convergence import LEMMAS, Lemma, prove
@@ -64,21 +64,23 @@ def claims() -> list[Claim]:
             return ("holds" if prove(lemma)[0] else "fails"), 0
 
         expected = "holds" if lemma.holds else "fails"
-        listed.append(Claim("Z3", f"{lemma.name}: {lemma.says}", expected, find))
+        listed.append(ProofClaim("Z3", f"{lemma.name}: {lemma.says}", expected, find))
     return listed
 
 
-def _model(model: Model) -> Claim:
+def _model(model: TLCModel) -> ProofClaim:
     def find() -> tuple[str, int]:
         checked = run_model(model)
         found = f"violates {checked.violated}" if checked.violated else "holds"
         return found, checked.distinct
 
     what = f"{model.text}: ends" if model.ends else model.text
-    return Claim("TLC", what, f"violates {model.violates}" if model.violates else "holds", find)
+    return ProofClaim(
+        "TLC", what, f"violates {model.violates}" if model.violates else "holds", find
+    )
 
 
-def _traces() -> list[Claim]:
+def _traces() -> list[ProofClaim]:
     from proofs.solvers import dynamic_traces, static_traces
 
     def finder(validated: Callable[[], tuple[bool, Checked]]) -> Callable[[], tuple[str, int]]:
@@ -88,31 +90,31 @@ def _traces() -> list[Claim]:
 
         return find
 
-    listed: list[Claim] = []
+    listed: list[ProofClaim] = []
     for engine, of in (("D-TX", dynamic_traces), ("S-TX", static_traces)):
         for seed in TRACE_SEEDS:
             run = of.record(seed)
             lines = of.log(run)
             what = f"{engine} run {seed}, {len(lines)} messages"
             find = finder(partial(of.validate, run, lines))
-            listed.append(Claim("trace", what, "accepted", find))
+            listed.append(ProofClaim("trace", what, "accepted", find))
             for name, wrong in (
                 of.corruptions(lines).items() if seed == CORRUPTED_SEEDS[engine] else ()
             ):
                 what = f"{engine} run {seed} with {name}"
                 find = finder(partial(of.validate, run, wrong))
-                listed.append(Claim("trace", what, "rejected", find))
+                listed.append(ProofClaim("trace", what, "rejected", find))
     return listed
 
 
-def prove_all(listed: list[Claim], jobs: int) -> Iterator[Found]:
+def prove_all(listed: list[ProofClaim], jobs: int) -> Iterator[ClaimResult]:
     """Check claims, several at a time; what is found comes in their order."""
 
-    def one(claim: Claim) -> Found:
+    def one(claim: ProofClaim) -> ClaimResult:
         started = time.monotonic()
         found, states = claim.find()
         spent = time.monotonic() - started
-        return Found(claim.kind, claim.what, claim.expected, found, states, spent)
+        return ClaimResult(claim.kind, claim.what, claim.expected, found, states, spent)
 
     # Z3's global context serves one thread at a time.
     alone = [claim for claim in listed if claim.kind == "Z3"]

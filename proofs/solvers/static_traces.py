@@ -43,7 +43,7 @@ from padres_tx.protocol.static_state import (
     Settled,
     codec,
 )
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from proofs.solvers.models import S_TX
 from proofs.solvers.tlc import Checked, check, configuration
 
@@ -54,7 +54,7 @@ P: Final = Filter(cls="p")
 Table = list[tuple[str, int]]
 
 
-class Taken(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A broker has taken a message from a hop; a client's, with what it has changed there."""
 
     source: str
@@ -64,19 +64,19 @@ class Taken(NamedTuple):
     dropped: tuple[int, ...] = ()
 
 
-class Recorded:
+class RecordedStaticRun:
     """One run: its tree, its clients, what was taken, and the tables before and after."""
 
     def __init__(self, tree: nx.Graph[str], homes: Mapping[str, str]) -> None:
         self.tree = tree
         self.homes = homes
-        self.taken: list[Taken] = []
+        self.taken: list[ReceivedMessage] = []
         self.first: dict[str, tuple[Table, Table]] = {}
         self.last: dict[str, tuple[Table, Table]] = {}
         self.submit: Submit | None = None
 
 
-def watched(run: Recorded) -> type[Broker]:
+def watched(run: RecordedStaticRun) -> type[Broker]:
     """The broker, unchanged, that notes down what it takes in."""
 
     class Watched(Broker):
@@ -90,7 +90,7 @@ def watched(run: Recorded) -> type[Broker]:
             if isinstance(said, Submit):
                 run.submit = said
             run.taken.append(
-                Taken(
+                ReceivedMessage(
                     source,
                     self.name,
                     said,
@@ -113,7 +113,7 @@ def watched(run: Recorded) -> type[Broker]:
 # --- the runs ---
 
 
-def record(seed: int, engine: EngineFactory = STx) -> Recorded:
+def record(seed: int, engine: EngineFactory = STx) -> RecordedStaticRun:
     """A handover with an advertisement, amid a plain advertisement outside the span.
 
     B1-B2-B3-B4. C at B1 has Q there advertise, X at B2 take over from D at B2, and Q publish; P at
@@ -123,10 +123,12 @@ def record(seed: int, engine: EngineFactory = STx) -> Recorded:
     """
     homes = {"C": "B1", "D": "B2", "P": "B4", "Q": "B1", "X": "B2", "Y": "B3", "Z": "B4"}
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3", "B4"])
-    run = Recorded(tree, homes)
+    run = RecordedStaticRun(tree, homes)
     tape = Tape(seed=seed)
     factories = {**all_engines(), "s-tx": engine}
-    world = World(tree, tape.choose, factories=factories, trace=False, broker=watched(run))
+    world = SimulatedOverlay(
+        tree, tape.choose, factories=factories, trace=False, broker=watched(run)
+    )
     for client, edge in homes.items():
         world.join(client, edge)
     held: list[tuple[str, Kind]] = [("P", "adv"), ("Z", "sub")]
@@ -151,11 +153,11 @@ def record(seed: int, engine: EngineFactory = STx) -> Recorded:
     return run
 
 
-def _say(world: World, client: str, kind: Kind) -> None:
+def _say(world: SimulatedOverlay, client: str, kind: Kind) -> None:
     world.plain(client, kind, P)
 
 
-def tables(world: World) -> dict[str, tuple[Table, Table]]:
+def tables(world: SimulatedOverlay) -> dict[str, tuple[Table, Table]]:
     """SRT and PRT of every broker."""
     found: dict[str, tuple[Table, Table]] = {}
     for name, broker in world.sim.brokers.items():
@@ -171,7 +173,7 @@ def _entries(table: Iterable[Mapping[str, Any]]) -> Table:
 # --- as a module ---
 
 
-def module(run: Recorded, lines: Sequence[str]) -> str:
+def module(run: RecordedStaticRun, lines: Sequence[str]) -> str:
     """The module `Trace`: the specification with what the run leaves it, and the log."""
     submit = run.submit
     assert submit is not None
@@ -220,7 +222,7 @@ def _step(at: int, step: Step, operation: Operation | None) -> str:
     return f'S("{step.kind}", "{step.client}", {stored}, {_numbers(dropped)}, {after})'
 
 
-def log(run: Recorded) -> list[str]:
+def log(run: RecordedStaticRun) -> list[str]:
     """What was taken, in its order, as TLA+."""
     submit = run.submit
     assert submit is not None
@@ -277,7 +279,7 @@ def _table(entries: Iterable[tuple[str, int]]) -> str:
     return "{" + ", ".join(f'<<"{client}", {seq}>>' for client, seq in sorted(entries)) + "}"
 
 
-def validate(run: Recorded, lines: Sequence[str]) -> tuple[bool, Checked]:
+def validate(run: RecordedStaticRun, lines: Sequence[str]) -> tuple[bool, Checked]:
     """Whether the specification has a behaviour with this log. Raises what `check` raises."""
     config = configuration(
         [*S_TX.constants.split(), "Log", "Final"],

@@ -18,9 +18,9 @@ import pytest
 from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.messages import BrokerName, Hop, Pub, client_hop, is_client
-from proofs.faults.client_bugs import CountsForItself, SilencesAtCommit
-from proofs.sim.simulated_overlay import World
-from proofs.sim.simulated_sessions import SessionClient, SessionWorld, disagreements
+from proofs.faults.client_bugs import EndsCallbacksAtCommit, NumbersByCall
+from proofs.sim.simulated_overlay import SimulatedOverlay
+from proofs.sim.simulated_sessions import SessionClient, SimulatedSessions, disagreements
 from tests.engines.test_contract import APART, DECIDED, FILTERS, POINTS, Run
 from tests.engines.test_handover import Handover
 
@@ -53,8 +53,8 @@ class Mixed(Run):
         self.seen: Counter[str] = Counter()
         super().__init__(seed, engine_names, plain=8, **more)
 
-    def make_world(self, *, sessions: bool) -> World:
-        return SessionWorld(self.tree, self.choose, broker=Watched)
+    def make_world(self, *, sessions: bool) -> SimulatedOverlay:
+        return SimulatedSessions(self.tree, self.choose, broker=Watched)
 
     def transaction(self) -> None:
         """And a few events at any time, some of them while it is decided."""
@@ -68,7 +68,7 @@ class Mixed(Run):
 
     def check(self) -> None:
         super().check()
-        assert isinstance(self.world, SessionWorld)
+        assert isinstance(self.world, SimulatedSessions)
         for client in self.world.sessions.values():
             self._check_callbacks(client)
 
@@ -130,20 +130,20 @@ def test_a_callback_that_ends_with_the_transaction_is_found(
 ) -> None:
     """In a stream that is handed over, by who reads it by callbacks."""
     seeds = range(1, SEEDS // 2, 2)
-    assert all(Handover(seed, world=SessionWorld).judge() == (0, 0, 0) for seed in seeds)
-    monkeypatch.setattr("padres_tx.client.session.Holdings", SilencesAtCommit)
+    assert all(Handover(seed, world=SimulatedSessions).judge() == (0, 0, 0) for seed in seeds)
+    monkeypatch.setattr("padres_tx.client.session.Holdings", EndsCallbacksAtCommit)
     lost, doubled, _ = map(
-        sum, zip(*(Handover(seed, world=SessionWorld).judge() for seed in seeds), strict=True)
+        sum, zip(*(Handover(seed, world=SimulatedSessions).judge() for seed in seeds), strict=True)
     )
     assert lost and not doubled
 
 
 def test_a_client_that_counts_for_itself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("padres_tx.client.session.Holdings", CountsForItself)
+    monkeypatch.setattr("padres_tx.client.session.Holdings", NumbersByCall)
     mistaken: Counter[str] = Counter()
     for seed in range(APART * 902, APART * 902 + SEEDS):
         run = Mixed(seed, ["s-tx"])
-        assert isinstance(run.world, SessionWorld)
+        assert isinstance(run.world, SimulatedSessions)
         for _, how in disagreements(run.world, POINTS, FILTERS):
             mistaken["holds"] += "mistaken" in how
             mistaken["calls"] += "goes to" in how

@@ -32,8 +32,8 @@ from overlay.notation import parse_filter
 from padres_tx import registry
 from padres_tx.client_messages import Step, TxID, tx_text
 from proofs.oracle import Oracle, holds
-from proofs.sim.simulated_overlay import World, rows
-from proofs.sim.simulated_sessions import SessionWorld, disagreements
+from proofs.sim.simulated_overlay import SimulatedOverlay, rows
+from proofs.sim.simulated_sessions import SimulatedSessions, disagreements
 
 ENGINES = registry.names()
 
@@ -122,8 +122,8 @@ class Run:
             self.world.sim.crash(self.crashed)
         self.world.sim.run()
 
-    def make_world(self, *, sessions: bool) -> World:
-        return (SessionWorld if sessions else World)(self.tree, self.choose)
+    def make_world(self, *, sessions: bool) -> SimulatedOverlay:
+        return (SimulatedSessions if sessions else SimulatedOverlay)(self.tree, self.choose)
 
     def _settled(self, client: str, kind: str, filter: Filter) -> None:
         self.world.plain(client, kind, filter)
@@ -208,7 +208,7 @@ class Run:
 
     def _check_beliefs(self) -> None:
         """What clients believe is what their edge brokers have; callbacks included."""
-        if isinstance(self.world, SessionWorld):
+        if isinstance(self.world, SimulatedSessions):
             assert list(disagreements(self.world, POINTS, FILTERS)) == []
 
     def _decided(self, tx: TxID) -> bool:

@@ -17,7 +17,7 @@ from padres_tx.client_messages import Drained, Ended, Finish, Step, Tcm, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, Op
 from proofs.faults.injected_bugs import AbortsAlone
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.aftermath import known, leftovers
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
 from tests.protocol.steps import box, sub, tcm
@@ -208,12 +208,12 @@ HOMES = {"E": "B1", "D": "B3", "A": "B4", "C": "B5", "F": "B1"}
 
 def cut(
     at_ms: float, *, seed: int | None = None, alone: bool = False, link: bool = False
-) -> tuple[World, TxID, list[str]]:
+) -> tuple[SimulatedOverlay, TxID, list[str]]:
     """E makes D, A and C act, D lets A act; so late, B2 is restarted, or a link of it is reset."""
     tree: nx.Graph[str] = nx.Graph(EDGES)
     factories = {**all_engines(), "d-tx-ni": AbortsAlone} if alone else None
     choose = Tape(seed=seed).choose if seed is not None else lambda n: 0
-    world = World(tree, choose, factories=factories, trace=False)
+    world = SimulatedOverlay(tree, choose, factories=factories, trace=False)
     for client, edge in HOMES.items():
         world.join(client, edge)
         world.plain(client, "adv", CALL)

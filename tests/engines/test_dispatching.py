@@ -8,7 +8,7 @@ import pytest
 
 from overlay.hosts.simulator import Tape
 from padres_tx.client_messages import Step
-from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_overlay import SimulatedOverlay
 from tests.protocol.steps import box, chain, pub, sub, tcm, usub
 
 ALL = box(class_="p1")
@@ -17,7 +17,7 @@ ASSIGN = box(class_="assign")
 DYNAMIC = ["d-tx", "d-tx-ni"]
 
 
-def dispatching(world: World, e: str, d: str, a1: str) -> None:
+def dispatching(world: SimulatedOverlay, e: str, d: str, a1: str) -> None:
     """The clients in their places, with what they hold before the dispatch."""
     world.join("E", e)
     world.join("D", d)
@@ -47,7 +47,7 @@ STEPS: list[Step] = [
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_the_publication_reaches_the_agent_and_only_the_agent(engine: str) -> None:
     for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
-        world = World(chain(3), Tape(seed=seed).choose)
+        world = SimulatedOverlay(chain(3), Tape(seed=seed).choose)
         dispatching(world, *places)
         tx = world.begin(engine, "E", STEPS)
         world.sim.run()
@@ -62,7 +62,7 @@ def test_the_publication_reaches_the_agent_and_only_the_agent(engine: str) -> No
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_an_abort_leaves_everything_as_it_was(engine: str) -> None:
     for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
-        world = World(chain(3), Tape(seed=seed).choose)
+        world = SimulatedOverlay(chain(3), Tape(seed=seed).choose)
         dispatching(world, *places)
         # Nobody receives the last tcm: that must end in an abort, not in a wait.
         tx = world.begin(engine, "E", [*STEPS, tcm("E", class_="p1", x="x9", y=3), usub("E", X1)])
@@ -95,7 +95,7 @@ STATIC: list[Step] = [
 
 def test_a_static_dispatch_reaches_the_agent_and_only_the_agent() -> None:
     for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
-        world = World(chain(3), Tape(seed=seed).choose)
+        world = SimulatedOverlay(chain(3), Tape(seed=seed).choose)
         dispatching(world, *places)
         tx = world.submit("E", STATIC)
         world.sim.run()
@@ -109,7 +109,7 @@ def test_a_static_dispatch_reaches_the_agent_and_only_the_agent() -> None:
 
 def test_a_static_abort_leaves_everything_as_it_was() -> None:
     for seed, places in enumerate(itertools.product(["B1", "B2", "B3"], repeat=3)):
-        world = World(chain(3), Tape(seed=seed).choose)
+        world = SimulatedOverlay(chain(3), Tape(seed=seed).choose)
         dispatching(world, *places)
         tx = world.submit("E", [*STATIC, Step("A1", "usub", box(class_="p2"), after=(2,))])
         world.sim.run()

@@ -13,8 +13,8 @@ from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from overlay.messages import Pub
 from padres_tx.client_messages import Drained, Ended, Step
-from proofs.sim.simulated_overlay import World
-from proofs.sim.simulated_sessions import SessionWorld
+from proofs.sim.simulated_overlay import SimulatedOverlay
+from proofs.sim.simulated_sessions import SimulatedSessions
 
 SEEDS = int(os.environ.get("PADRES_TX_SEEDS", "500")) // 2
 
@@ -30,7 +30,11 @@ class Handover:
     """
 
     def __init__(
-        self, seed: int, engine: str = "d-tx", world: type[World] | None = None, **more: Any
+        self,
+        seed: int,
+        engine: str = "d-tx",
+        world: type[SimulatedOverlay] | None = None,
+        **more: Any,
     ) -> None:
         tape = Tape(seed=seed)
         choose = tape.choose
@@ -39,7 +43,7 @@ class Handover:
         for n in range(2, 2 + choose(5)):
             tree.add_edge(f"B{n}", f"B{1 + choose(n - 1)}")
         brokers = sorted(tree)
-        make = world or (SessionWorld if seed % 2 else World)
+        make = world or (SimulatedSessions if seed % 2 else SimulatedOverlay)
         self.world = made = make(tree, choose, **more)
         for client in (*PUBLISHERS, *WORKERS, "C"):
             made.join(client, brokers[choose(len(brokers))])

@@ -22,7 +22,7 @@ from padres_tx.client_messages import Abort, Commit, Step, TxID
 from padres_tx.engines.d_tx import DTx
 from padres_tx.protocol.dynamic import Tx
 from proofs.faults.early_fences import FencesSome
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.aftermath import known, leftovers
 from tests.protocol.one_broker import OneBroker
 
@@ -46,7 +46,7 @@ class Restarted:
         brokers = sorted(tree)
         self.tree = tree
         engine_of = {**all_engines(), "d-tx": FencesSome}
-        self.world = world = World(tree, choose, factories=engine_of, trace=False)
+        self.world = world = SimulatedOverlay(tree, choose, factories=engine_of, trace=False)
         #: Where clients are at first, and the transactions of D-TX-NI.
         self.edges = {client: brokers[choose(len(brokers))] for client in CLIENTS}
         self.began: list[TxID] = []
@@ -173,7 +173,7 @@ def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(
     tree: nx.Graph[str] = nx.Graph([("B1", "B2"), ("B2", "B3")])
     engine: Any = FencesAtB3 if fence else DTx
     factories = {**all_engines(), "d-tx": engine}
-    world = World(tree, lambda n: 0, factories=factories, trace=False)
+    world = SimulatedOverlay(tree, lambda n: 0, factories=factories, trace=False)
     for client, edge in (("E", "B1"), ("Q", "B2")):
         world.join(client, edge)
     old = world.begin("d-tx", "Q", [], commit=False)

@@ -17,17 +17,17 @@ from overlay.broker.core import Broker
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import Join, Operation, Pub
 from padres_tx.registry import broker_factories
-from proofs.explore.explorer import Result, explore
+from proofs.explore.explorer import Exploration, explore
 from proofs.explore.nodes import BrokerNode
 from proofs.explore.scenario import Scenario
 from proofs.explore.scenarios import SCENARIOS
 from proofs.explore.snapshot import thaw
 from proofs.faults import paper_rules
-from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_overlay import SimulatedOverlay
 from tests.protocol.steps import box, chain, pub, usub
 
 
-def all_is_well(scenario: Scenario) -> Result:
+def all_is_well(scenario: Scenario) -> Exploration:
     result = explore(scenario)
     assert result.exhausted and result.findings == []
     return result
@@ -183,7 +183,7 @@ def test_8_a_plain_operation_waits_for_what_it_conflicts_with() -> None:
 # --- 9: only conflicts delay ---
 
 
-def met(result: Result) -> set[str]:
+def met(result: Exploration) -> set[str]:
     """How D-TX stood at brokers in the states that were met: waiting for another, or aborted."""
     assert result.stage is not None
     found: set[str] = set()
@@ -230,7 +230,7 @@ def p(*x: int) -> object:
 
 def test_what_has_waited_gets_its_number_when_it_is_done() -> None:
     """D-TX-NI: an operation behind one of the same client is the later word."""
-    world = World(chain(2), Tape(seed=1).choose)
+    world = SimulatedOverlay(chain(2), Tape(seed=1).choose)
     world.join("C", "B1")
     world.join("Q", "B1")
     for client, kind, filter in (("Q", "adv", box(class_="p")), ("C", "sub", p(1))):

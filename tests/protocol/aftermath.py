@@ -10,10 +10,10 @@ import networkx as nx
 from overlay.notation import parse_filter
 from padres_tx.client_messages import TxID, tx_text
 from proofs.oracle import Oracle
-from proofs.sim.simulated_overlay import World, numberless, rows
+from proofs.sim.simulated_overlay import SimulatedOverlay, numberless, rows
 
 
-def leftovers(world: World, tree: nx.Graph[str], clients: Iterable[str]) -> list[str]:
+def leftovers(world: SimulatedOverlay, tree: nx.Graph[str], clients: Iterable[str]) -> list[str]:
     """What should not be there any more, and tables that are not as they have to be."""
     found = []
     for name, broker in world.sim.brokers.items():
@@ -29,7 +29,9 @@ def leftovers(world: World, tree: nx.Graph[str], clients: Iterable[str]) -> list
     return found + list(_disagreements(world, tree, clients))
 
 
-def _disagreements(world: World, tree: nx.Graph[str], clients: Iterable[str]) -> Iterator[str]:
+def _disagreements(
+    world: SimulatedOverlay, tree: nx.Graph[str], clients: Iterable[str]
+) -> Iterator[str]:
     """Where tables are not what they have to be for what each client holds at its edge."""
     brokers, oracle = world.sim.brokers, Oracle(tree)
     for name, broker in sorted(brokers.items()):
@@ -48,7 +50,7 @@ def _disagreements(world: World, tree: nx.Graph[str], clients: Iterable[str]) ->
                 yield f"{table} of {name}: {rows(tables[table])}, not {numberless(wanted)}"
 
 
-def known(world: World, engine: str, tx: TxID) -> dict[str, bool]:
+def known(world: SimulatedOverlay, engine: str, tx: TxID) -> dict[str, bool]:
     """How a transaction has ended according to each broker that remembers it."""
     found: dict[str, bool] = {}
     for name, broker in world.sim.brokers.items():

@@ -24,7 +24,7 @@ import networkx as nx
 from overlay.broker.core import Broker
 from overlay.hosts.simulator import STEP_LIMIT, NeverSettles, Simulator
 from overlay.messages import Hop
-from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_overlay import SimulatedOverlay
 
 #: One turn in so many, a link goes to the end of the order: a few times in a run.
 SLOW = 16
@@ -94,7 +94,7 @@ class Links(Simulator):
         return next(link for link in self._order if self._queues[link])
 
 
-class SlowLinks(World):
+class SlowLinks(SimulatedOverlay):
     """A world whose links are slow at times, once it is set up."""
 
     sim: Links

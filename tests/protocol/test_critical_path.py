@@ -27,7 +27,7 @@ from padres_tx.registry import broker_factories
 from proofs.checkers import check
 from proofs.faults.paper_rules import Overtaken
 from proofs.history import History
-from proofs.sim.simulated_overlay import World
+from proofs.sim.simulated_overlay import SimulatedOverlay
 from tests.protocol.slow_links import SlowLinks
 from tests.protocol.steps import adv, box, chain, pub, sub, tcm, usub
 from topologies import load
@@ -76,7 +76,7 @@ class Counting(DTx):
 
 def test_only_what_makes_others_act_is_acknowledged() -> None:
     Counting.requests.clear()
-    world = World(chain(3), Tape(seed=1).choose, factories=with_engine(Counting))
+    world = SimulatedOverlay(chain(3), Tape(seed=1).choose, factories=with_engine(Counting))
     for client, edge in (("E", "B1"), ("W", "B3")):
         world.join(client, edge)
     world.plain("W", "sub", box(class_="p"))
@@ -263,7 +263,7 @@ def test_without_answers_to_advertisements_it_does_not() -> None:
 def behind_what_waits(engine: type[Dynamic]) -> list[dict[str, Any]]:
     """C subscribes and then lets G publish; the subscription has to wait half the way."""
     star: nx.Graph[str] = nx.Graph([("B2", "B1"), ("B2", "B3"), ("B2", "B4")])
-    world = World(star, lambda n: 0, factories=with_engine(engine))
+    world = SimulatedOverlay(star, lambda n: 0, factories=with_engine(engine))
     for client, edge in (("C", "B3"), ("G", "B1"), ("Q", "B2")):
         world.join(client, edge)
     held = [
@@ -301,7 +301,7 @@ def test_with_the_answers_of_d_tx_it_would_be() -> None:
 def test_what_is_held_half_the_way_is_not_read_in_part(how: str) -> None:
     """F subscribes at B3 and is held at B2, for somebody else; both sides of it publish in one."""
     star: nx.Graph[str] = nx.Graph([("B2", "B1"), ("B2", "B3"), ("B2", "B4")])
-    world = World(star, lambda n: 0)
+    world = SimulatedOverlay(star, lambda n: 0)
     for client, edge in (("F", "B3"), ("C", "B3"), ("P", "B1"), ("Q", "B2")):
         world.join(client, edge)
     for client, kind, name in (
@@ -334,7 +334,7 @@ def test_what_is_held_half_the_way_is_not_read_in_part(how: str) -> None:
 
 def test_what_a_client_has_said_before_and_has_to_wait_is_not_overtaken() -> None:
     """Numbers tell which word is the last: one that waits has none yet, and comes first."""
-    world = World(chain(2), lambda n: 0)
+    world = SimulatedOverlay(chain(2), lambda n: 0)
     world.join("C", "B1")
     world.plain("C", "adv", box(class_="p"))
     world.sim.run()

@@ -30,7 +30,7 @@ from padres_tx.protocol.validation.losses import (
     LossCounts,
     LossRecord,
 )
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.one_broker import OneBroker, of_kind
 from tests.protocol.steps import box, chain, pub, sub, tcm, usub
 
@@ -52,7 +52,7 @@ class FencesVictims(DTx):
         return tx.id[0].startswith("V")
 
 
-class Contest(World):
+class Contest(SimulatedOverlay):
     """Victims that publish events after a long way round, and rivals that change who gets them."""
 
     def __init__(self, seed: int, rival: str, *, victims: int = 1, at_once: bool = False) -> None:
@@ -244,7 +244,7 @@ def test_plain_operations_wait_for_a_fence_and_are_done_behind_it() -> None:
 
 def side_by_side(engines: list[str], alone: int | None = None) -> dict[int, float]:
     """How long each of some transactions takes that have nothing to do with each other."""
-    world = World(chain(3), lambda n: 0, trace=False)
+    world = SimulatedOverlay(chain(3), lambda n: 0, trace=False)
     of: dict[TxID, int] = {}
     for n in range(len(engines)):
         for client, edge in ((f"E{n}", f"B{1 + n % 3}"), (f"D{n}", f"B{1 + (n + 2) % 3}")):

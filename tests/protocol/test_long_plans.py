@@ -20,8 +20,8 @@ from padres_tx.client_messages import DEPENDENCY_LIMIT, Abort, Applied, Ended, S
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import planning
 from padres_tx.protocol.static_state import Admitted, Complete, Decide, Decided, Plan, Settled
-from proofs.faults.slicing_bugs import TellsWhenDoneHere
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.faults.slicing_bugs import ReportsWhenDoneHere
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.protocol.steps import box
 
@@ -301,7 +301,7 @@ def late(engine: Callable[[Any], Any], seed: int) -> set[str]:
     tape = Tape(seed=seed)
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3", "B4"])
     factories = {**all_engines(), "s-tx": engine}
-    world = World(tree, tape.choose, factories=factories, trace=False, slice=1)
+    world = SimulatedOverlay(tree, tape.choose, factories=factories, trace=False, slice=1)
     for client, edge in {"E": "B1", "D": "B3", "A": "B4"}.items():
         world.join(client, edge)
     for client, kind in (("E", "adv"), ("D", "sub")):
@@ -321,4 +321,4 @@ def test_what_the_coordinator_does_next_finds_all_of_it() -> None:
 
 
 def test_it_would_not_if_clients_heard_as_soon_as_their_own_broker_is_done() -> None:
-    assert any(late(TellsWhenDoneHere, seed) != {"A"} for seed in range(25))
+    assert any(late(ReportsWhenDoneHere, seed) != {"A"} for seed in range(25))

@@ -31,7 +31,7 @@ from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
 from proofs.checkers import check
 from proofs.faults.absent_broker_bugs import LeavesOutTheAbsent
 from proofs.history import History
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
 from tests.protocol.steps import box, pub, sub, uadv
 
@@ -235,10 +235,10 @@ def test_a_plan_without_its_coordinator_is_refused() -> None:
 # --- what is read on one side of a link that was down ---
 
 
-def chain(**factories: Any) -> World:
+def chain(**factories: Any) -> SimulatedOverlay:
     """B1-B2-B3; the ends of a link go on without each other after 20 ms."""
     tree: nx.Graph[str] = nx.Graph([("B1", "B2"), ("B2", "B3")])
-    world = World(tree, lambda n: 0, factories={**all_engines(), **factories})
+    world = SimulatedOverlay(tree, lambda n: 0, factories={**all_engines(), **factories})
     world.sim.absent_after_s = 0.02
     return world
 

@@ -21,8 +21,9 @@ from overlay import trace
 from proofs.checkers import Kind, check, is_promised
 from proofs.faults.injected_bugs import BUGS
 from proofs.history import History
-from proofs.sim.random_checks import Judge
-from proofs.sim.workload import Run, Shape
+from proofs.sim.program import Shape
+from proofs.sim.random_checks import RandomRunChecks
+from proofs.sim.random_run import RandomRun
 from tests.proofs.faults.test_injected_bugs import NEAR, SEEDS
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ DISTURBED = range(50, 150)
 Verdicts = set[tuple[str, str, str, str]]
 
 
-def play(shape: Shape, seed: int, bug: str | None = None) -> Run:
+def play(shape: Shape, seed: int, bug: str | None = None) -> RandomRun:
     factories = None if bug is None else BUGS[bug].factories()
-    run = Run(shape, shape.tape(seed), factories=factories)
+    run = RandomRun(shape, shape.tape(seed), factories=factories)
     run.go()
     return run
 
 
-def shown(bug: str) -> Run:
+def shown(bug: str) -> RandomRun:
     """A run in which the bug shows itself in the records, if they can tell."""
     for seed in range(SEEDS[bug], SEEDS[bug] + NEAR):
         run = play(BUGS[bug].shape, seed, bug)
@@ -63,13 +64,13 @@ def shown(bug: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Run]:
+def runs() -> dict[str, RandomRun]:
     """By name: every planted bug in a run in which it shows itself, and runs without any."""
     planted = {bug: shown(bug) for bug in SEEDS}
     return planted | {f"{e}-{s}": play(Shape(e), s) for e in ENGINES for s in CLEAN}
 
 
-def of_checkers(name: str, run: Run) -> Verdicts:
+def of_checkers(name: str, run: RandomRun) -> Verdicts:
     """What the checkers find in the records, promised or not."""
     found: Verdicts = set()
     for anomaly in check(History(run.world.sim.records), strict=True):
@@ -80,7 +81,7 @@ def of_checkers(name: str, run: Run) -> Verdicts:
 
 
 def test_the_same_verdicts_on_the_same_traces(
-    spark: SparkSession, runs: dict[str, Run], tmp_path: Path
+    spark: SparkSession, runs: dict[str, RandomRun], tmp_path: Path
 ) -> None:
     for name, run in runs.items():
         with (tmp_path / f"{name}.jsonl").open("wb") as file:
@@ -107,16 +108,18 @@ def test_the_same_promises(engine: str) -> None:
             assert promises.is_promised(kind, engine) == is_promised(kind, engine), kind
 
 
-def noticed() -> Run:
+def noticed() -> RandomRun:
     """A run with a planted bug that loses, doubles or misroutes an event of the stream."""
     for seed in DISTURBED:
         run = play(Shape("d-tx"), seed, "handover-dropped-d-tx")
-        if any(anomaly.kind == "handover" for anomaly in Judge(run).anomalies()):
+        if any(anomaly.kind == "handover" for anomaly in RandomRunChecks(run).anomalies()):
             return run
     raise AssertionError(f"no client noticed anything in {DISTURBED}")
 
 
-def test_the_same_verdicts_on_the_same_stream(spark: SparkSession, runs: dict[str, Run]) -> None:
+def test_the_same_verdicts_on_the_same_stream(
+    spark: SparkSession, runs: dict[str, RandomRun]
+) -> None:
     """Events that are handed over, as their clients would have recorded them."""
     rows, about = [], []
     wanted: dict[str, bool] = {}
@@ -126,7 +129,9 @@ def test_the_same_verdicts_on_the_same_stream(spark: SparkSession, runs: dict[st
             continue
         rows += _client_rows(name, run)
         about.append({"run": name, "engine": "d-tx", "series": name})
-        wanted[name] = any(anomaly.kind == "handover" for anomaly in Judge(run).anomalies())
+        wanted[name] = any(
+            anomaly.kind == "handover" for anomaly in RandomRunChecks(run).anomalies()
+        )
     assert set(wanted.values()) == {True, False}
     records = spark.createDataFrame(rows, CLIENT_SCHEMA).fillna("").fillna(0)
     checked = checks.run_checks(records, spark.createDataFrame(about, RUN_SCHEMA))
@@ -137,7 +142,7 @@ def test_the_same_verdicts_on_the_same_stream(spark: SparkSession, runs: dict[st
     assert found == wanted
 
 
-def _client_rows(name: str, run: Run) -> list[dict[str, object]]:
+def _client_rows(name: str, run: RandomRun) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for record in run.world.sim.records:
         if record.kind == "publish" and record.filter.startswith("[class,'s']"):
@@ -156,7 +161,7 @@ def _client_rows(name: str, run: Run) -> list[dict[str, object]]:
                         "n": n,
                     }
                 )
-    judge = Judge(run)
+    judge = RandomRunChecks(run)
     for tx in run.handovers:
         if judge.committed(tx):
             rows.append({"run": name, "kind": "tx", "tx": str(tx), "status": "committed"})

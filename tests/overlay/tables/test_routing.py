@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from overlay.filters import Filter, between, eq, present
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, ClientName, Done, Hop, Join, Operation, Pub
-from proofs.oracle import Line, Oracle, holds
+from proofs.oracle import ExpectedRow, Oracle, holds
 from tests.overlay.tables import scripted_run
 
 KINDS = ("adv", "sub", "uadv", "usub")
@@ -108,8 +108,10 @@ class World:
                 assert sorted(client for client, _ in self.got) == expected
 
 
-def lines(rows: list[dict[str, Any]]) -> list[Line]:
-    return sorted(Line(r["client"], r["seq"], r["kind"], r["filter"], r["hop"]) for r in rows)
+def lines(rows: list[dict[str, Any]]) -> list[ExpectedRow]:
+    return sorted(
+        ExpectedRow(r["client"], r["seq"], r["kind"], r["filter"], r["hop"]) for r in rows
+    )
 
 
 CLIENTS = ("C0", "C1", "C2", "C3")

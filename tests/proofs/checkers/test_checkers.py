@@ -19,9 +19,10 @@ from proofs.checkers import Kind, check, is_promised
 from proofs.checkers.anomalies import NEVER
 from proofs.checkers.tables import expected_tables
 from proofs.history import Clients, History, Row
-from proofs.sim.random_checks import Judge
-from proofs.sim.simulated_overlay import World
-from proofs.sim.workload import FAULTS, SPACE, Run, Shape
+from proofs.sim.program import FAULTS, SPACE, Shape
+from proofs.sim.random_checks import RandomRunChecks
+from proofs.sim.random_run import RandomRun
+from proofs.sim.simulated_overlay import SimulatedOverlay
 from tests.protocol.one_broker import OneLife
 
 P = "[class,eq,'p']"
@@ -195,7 +196,7 @@ def test_a_client_that_got_something_twice_says_so() -> None:
 
 def come_back(lives: Lives | None = None) -> list[Kind]:
     """E publishes, leaves, comes back and publishes again, with the same numbers; the anomalies."""
-    world = World(nx.Graph([("B1", "B2")]), Tape(seed=1).choose)
+    world = SimulatedOverlay(nx.Graph([("B1", "B2")]), Tape(seed=1).choose)
     world.join("D", "B2")
     world.plain("D", "sub", SPACE)
     for _ in range(2):
@@ -353,7 +354,7 @@ def test_strict_tells_what_an_engine_does_not_promise() -> None:
     shape = Shape("d-tx-ni")
     seen: Counter[str] = Counter()
     for seed in range(12):
-        run = Run(shape, shape.tape(seed))
+        run = RandomRun(shape, shape.tape(seed))
         run.go()
         history = run.history()
         assert check(history) == []
@@ -364,9 +365,9 @@ def test_strict_tells_what_an_engine_does_not_promise() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_tables_that_words_come_to_are_those_of_the_oracle(seed: int) -> None:
     shape = Shape(("d-tx", "s-tx")[seed % 2], faults=FAULTS)
-    run = Run(shape, shape.tape(seed))
+    run = RandomRun(shape, shape.tape(seed))
     run.go()
-    oracle = Judge(run).oracle()
+    oracle = RandomRunChecks(run).oracle()
     for node, lines in expected_tables(run.history()).items():
         for table, naive in (("srt", oracle.srt(node)), ("prt", oracle.prt(node))):
             wanted = sorted((line.client, line.kind, line.filter, line.hop) for line in naive)
@@ -380,7 +381,7 @@ def test_the_tables_that_words_come_to_are_those_of_the_oracle(seed: int) -> Non
 def long_run(rounds: int) -> History:
     """A stream, and handovers of it one after the other, so many times; three clients at once."""
     tree: nx.Graph[str] = nx.Graph([("B1", "B2"), ("B2", "B3")])
-    world = World(tree, Tape(seed=1).choose)
+    world = SimulatedOverlay(tree, Tape(seed=1).choose)
     for client, edge in (("E", "B1"), ("D", "B2"), ("A", "B3")):
         world.join(client, edge)
         world.plain(client, "adv", SPACE)

@@ -23,7 +23,7 @@ QUICK = "s-tx-handover"
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.heading)
-def test_a_trace_is_what_the_explorer_finds(section: errata.Section) -> None:
+def test_a_trace_is_what_the_explorer_finds(section: errata.ErrataSection) -> None:
     assert list(section.told) == list(errata.found(section.scenario, section.rules))
 
 

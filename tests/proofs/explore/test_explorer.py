@@ -16,7 +16,7 @@ from overlay.messages import BrokerName, Hop, Join, Operation, client_hop
 from padres_tx.registry import broker_factories
 from proofs.explore.cli import explore as command
 from proofs.explore.explorer import explore
-from proofs.explore.network import Move, Network, State
+from proofs.explore.network import Network, NetworkMove, State
 from proofs.explore.scenario import Scenario, set_up
 from proofs.explore.scenarios import SCENARIOS
 from proofs.explore.snapshot import UNSEEN, canonical, freeze, thaw
@@ -56,7 +56,7 @@ def ends(scenario: Scenario, *, reduced: bool) -> tuple[int, set[tuple[bytes, ..
     return len(seen), found
 
 
-def all_moves(network: Network, state: State) -> list[Move]:
+def all_moves(network: Network, state: State) -> list[NetworkMove]:
     return [move for node in range(len(network.nodes)) for move in network.enabled(state, node)]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from padres_tx.client.holdings import Holdings
-from proofs.faults.client_bugs import CountsForItself, SilencesAtCommit
-from proofs.sim.runs import play
-from proofs.sim.workload import Run, Shape
+from proofs.faults.client_bugs import EndsCallbacksAtCommit, NumbersByCall
+from proofs.sim.many_runs import run_and_check
+from proofs.sim.program import Shape
+from proofs.sim.random_run import RandomRun
 
 #: Seeds to look in; a bug shows itself in one run in thirty or so.
 SEEDS = 300
@@ -16,15 +17,17 @@ SEEDS = 300
 def story(engine: str, seed: int) -> str:
     """All that is wrong with a run."""
     shape = Shape(engine, sessions=True)
-    return "; ".join(f"{one.kind}: {one.story}" for one in play(Run(shape, shape.tape(seed))))
+    return "; ".join(
+        f"{one.kind}: {one.story}" for one in run_and_check(RandomRun(shape, shape.tape(seed)))
+    )
 
 
 @pytest.mark.parametrize(
     ("bug", "engine", "kind", "says"),
     [
-        (SilencesAtCommit, "d-tx", "handover", "went to nobody"),
-        (CountsForItself, "s-tx", "divergence", "and it is mistaken"),
-        (CountsForItself, "s-tx", "divergence", "and goes to []"),
+        (EndsCallbacksAtCommit, "d-tx", "handover", "went to nobody"),
+        (NumbersByCall, "s-tx", "divergence", "and it is mistaken"),
+        (NumbersByCall, "s-tx", "divergence", "and goes to []"),
     ],
 )
 def test_a_planted_bug_is_found(

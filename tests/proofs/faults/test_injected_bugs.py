@@ -10,9 +10,10 @@ from proofs.checkers import Anomaly, check
 from proofs.faults.injected_bugs import BUGS
 from proofs.faults.paper_rules import UnreadLooks
 from proofs.history import History
-from proofs.sim.runs import play
+from proofs.sim.many_runs import run_and_check
+from proofs.sim.program import Shape
+from proofs.sim.random_run import RandomRun
 from proofs.sim.simulated_overlay import all_engines
-from proofs.sim.workload import Run, Shape
 
 #: Seeds, found by search, of runs in which the bug shows itself.
 SEEDS = {
@@ -57,10 +58,10 @@ SEEDS = {
 NEAR = 12
 
 
-def run(name: str, seed: int) -> Run:
+def run(name: str, seed: int) -> RandomRun:
     bug = BUGS[name]
     shape = bug.shape
-    made = Run(shape, shape.tape(seed), factories=bug.factories())
+    made = RandomRun(shape, shape.tape(seed), factories=bug.factories())
     made.go()
     return made
 
@@ -77,7 +78,7 @@ def found(name: str) -> list[Anomaly]:
 
 @cache
 def clean(shape: Shape, seed: int) -> list[Anomaly]:
-    made = Run(shape, shape.tape(seed))
+    made = RandomRun(shape, shape.tape(seed))
     made.go()
     return check(made.history())
 
@@ -109,9 +110,9 @@ def test_looks_that_count_for_nothing_let_two_own_the_stream() -> None:
     shape = Shape("d-tx")
     stories = []
     for seed in range(144, 144 + NEAR):
-        weak = Run(shape, shape.tape(seed), factories={**all_engines(), "d-tx": UnreadLooks})
-        stories += [one.story for one in play(weak) if one.kind == "handover"]
-        assert play(Run(shape, shape.tape(seed))) == []
+        weak = RandomRun(shape, shape.tape(seed), factories={**all_engines(), "d-tx": UnreadLooks})
+        stories += [one.story for one in run_and_check(weak) if one.kind == "handover"]
+        assert run_and_check(RandomRun(shape, shape.tape(seed))) == []
     assert any("the stream is held by" in story for story in stories)
 
 

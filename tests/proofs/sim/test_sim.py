@@ -17,8 +17,9 @@ from overlay.broker.core import Broker
 from overlay.messages import Hop, Leave, Operation
 from proofs.faults.injected_bugs import BUGS
 from proofs.sim.cli import command, sim
-from proofs.sim.runs import Report, Tally, TapeFile, many
-from proofs.sim.workload import ENGINES, FAULTS, RESTART, Run, Shape
+from proofs.sim.many_runs import EngineTotals, Tally, TapeFile, run_many
+from proofs.sim.program import ENGINES, FAULTS, RESTART, Shape
+from proofs.sim.random_run import RandomRun
 
 #: Runs of each engine, every fault in them. Thousands are for `padres-tx sim`.
 RUNS = 50
@@ -28,7 +29,7 @@ RUNS = 50
 def test_random_runs_are_clean(engine: str) -> None:
     shape = Shape(engine, faults=FAULTS)
     tally = Tally(engine)
-    for results in many(shape, range(RUNS), jobs=1):  # The tests themselves run side by side.
+    for results in run_many(shape, range(RUNS), jobs=1):  # The tests themselves run side by side.
         tally.add(results)
     assert [(one.seed, one.anomalies) for one in tally.failures] == []
     # A simulation in which nothing happens shows nothing.
@@ -39,14 +40,14 @@ def test_random_runs_are_clean(engine: str) -> None:
 @pytest.mark.parametrize(("brokers", "clients"), [(1, 2), (2, 3), (9, 8)])
 def test_other_shapes_are_clean(brokers: int, clients: int) -> None:
     shape = Shape("mixed", brokers, clients, 6, FAULTS)
-    for results in many(shape, range(8), jobs=1):
+    for results in run_many(shape, range(8), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_crowded_runs_are_clean(engine: str) -> None:
     shape = Shape(engine, 4, 6, 6, FAULTS, crowded=True)
-    for results in many(shape, range(16), jobs=1):
+    for results in run_many(shape, range(16), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
 
 
@@ -55,7 +56,7 @@ def test_restarts_split_no_decision_of_d_tx_ni(engine: str) -> None:
     """A broker that loses its memory takes no part of the decision with it but its own."""
     shape = Shape(engine, faults=(*FAULTS, RESTART))
     tally = Tally(engine)
-    for results in many(shape, range(RUNS), jobs=1):
+    for results in run_many(shape, range(RUNS), jobs=1):
         tally.add(results)
     assert [(one.seed, one.anomalies) for one in tally.failures] == []
     assert tally.report.commits >= RUNS
@@ -65,7 +66,7 @@ def test_restarts_split_no_decision_of_d_tx_ni(engine: str) -> None:
 @pytest.mark.parametrize("engine", ["s-tx", "d-tx", "d-tx-ni", "mixed"])
 def test_runs_in_which_all_work_is_cut_into_slices_are_clean(engine: str, crowded: bool) -> None:
     shape = Shape(engine, 4, 6, 6, FAULTS, crowded=crowded, slice=1)
-    for results in many(shape, range(16), jobs=1):
+    for results in run_many(shape, range(16), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
 
 
@@ -73,7 +74,7 @@ def test_a_sliced_run_is_replayed_as_one() -> None:
     shape = Shape("s-tx", slice=2)
     assert shlex.split(command(shape, 4))[-2:] == ["--slice", "2"]
     replayed = padres_tx(*shlex.split(command(shape, 4))[2:])
-    run = Run(shape, shape.tape(4))
+    run = RandomRun(shape, shape.tape(4))
     run.go()
     assert f"digest {run.world.sim.digest}" in replayed.stdout
 
@@ -95,7 +96,7 @@ def test_in_a_crowd_much_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     for shape in (Shape("d-tx", 4, 6, 6), Shape("d-tx", 4, 6, 6, crowded=True)):
         held.clear()
         for seed in range(40):
-            Run(shape, shape.tape(seed)).go()
+            RandomRun(shape, shape.tape(seed)).go()
         counts.append(len(held))
     assert counts[1] > 2 * counts[0] > 0
 
@@ -104,20 +105,20 @@ def test_a_crowded_run_is_replayed_as_one() -> None:
     shape = Shape("d-tx", 4, 6, 6, crowded=True)
     assert shlex.split(command(shape, 3))[-1] == "--crowded"
     replayed = padres_tx(*shlex.split(command(shape, 3))[2:])
-    run = Run(shape.of_seed(3), shape.tape(3))
+    run = RandomRun(shape.of_seed(3), shape.tape(3))
     run.go()
     assert f"digest {run.world.sim.digest}" in replayed.stdout
 
 
 SCRIPT = """
 import sys
-from proofs.sim.runs import BATCH, Tally, many
-from proofs.sim.workload import FAULTS, Shape
+from proofs.sim.many_runs import BATCH, Tally, run_many
+from proofs.sim.program import FAULTS, Shape
 
 if __name__ == "__main__":
     tally = Tally("mixed")
     # More than one process takes at once.
-    for results in many(Shape("mixed", faults=FAULTS), range(BATCH + 2), jobs=int(sys.argv[1])):
+    for results in run_many(Shape("mixed", faults=FAULTS), range(BATCH + 2), jobs=int(sys.argv[1])):
         tally.add(results)
     print(tally.report.digest, tally.report.steps, tally.report.commits)
 """
@@ -146,11 +147,12 @@ def test_stories_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     script.write_text(
         "from proofs.checkers import check\n"
         "from proofs.faults.injected_bugs import BUGS\n"
-        "from proofs.sim.workload import Run, Shape\n"
+        "from proofs.sim.program import Shape\n"
+        "from proofs.sim.random_run import RandomRun\n"
         "for name in ('cycle-d-tx', 'split-d-tx', 'dirty-d-tx', 'divergence-s-tx'):\n"
         "    for seed in range(2):\n"
         "        shape = Shape(BUGS[name].engine)\n"
-        "        run = Run(shape, shape.tape(seed), factories=BUGS[name].factories())\n"
+        "        run = RandomRun(shape, shape.tape(seed), factories=BUGS[name].factories())\n"
         "        run.go()\n"
         "        print(check(run.history()))\n",
         encoding="utf-8",
@@ -181,7 +183,7 @@ def test_the_command_prints_a_list_for_programs() -> None:
         "--engine", "all", "--seeds", "2", "--jobs", "1", "--faults", "all", "--json"
     )
     assert result.exit_code == 0, result.output
-    reports = msgspec.json.decode(result.stdout, type=list[Report])
+    reports = msgspec.json.decode(result.stdout, type=list[EngineTotals])
     assert [report.engine for report in reports] == list(ENGINES)
     assert all(report.runs == 2 and not report.anomalies for report in reports)
     assert all(report.steps_per_s > 0 for report in reports)
@@ -231,7 +233,7 @@ def test_a_failing_run_is_replayed_and_made_smaller(
     tape = TapeFile.read(path)
     seed = int(path.stem.rpartition("-")[2])
     whole = Shape("d-tx", 3, 3, 2, ()).tape(seed)
-    run = Run(tape.shape, whole)
+    run = RandomRun(tape.shape, whole)
     run.go()
     assert len(tape.choices) < len(run.tape.choices) / 2
     assert len(smaller.stdout) < len(again.stdout)

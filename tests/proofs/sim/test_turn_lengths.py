@@ -10,8 +10,8 @@ import pytest
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from padres_tx.client_messages import STEP_LIMIT, Abort, Ended, Step, TxID
-from proofs.sim.simulated_overlay import World
-from proofs.sim.turn_lengths import TURN_STEPS, Turns
+from proofs.sim.simulated_overlay import SimulatedOverlay
+from proofs.sim.turn_lengths import TURN_STEPS, TurnCounter
 
 P = Filter({"class": "p"})
 CONTROL = Filter({"class": "ctl"})
@@ -25,9 +25,11 @@ class Counted:
     """Three brokers in a chain; E and M may publish p; A, and fifty others, are here and there."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turns = TurnCounter()
         tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3"])
-        self.world = World(tree, Tape(seed=1).choose, trace=False, broker=self.turns.broker())
+        self.world = SimulatedOverlay(
+            tree, Tape(seed=1).choose, trace=False, broker=self.turns.broker()
+        )
         for client, edge in {"E": "B1", "M": "B2", "A": "B3"}.items():
             self.world.join(client, edge)
         for client in ("E", "M"):
@@ -120,7 +122,7 @@ PLANS = [
 ]
 
 
-def submitted(plan: Callable[[Counted, int], list[Step]], size: int) -> Turns:
+def submitted(plan: Callable[[Counted, int], list[Step]], size: int) -> TurnCounter:
     counted = Counted()
     steps = plan(counted, size)
     ended = counted.go(lambda: counted.world.submit("E", steps))

@@ -15,7 +15,7 @@ from padres_tx.java import NoJava
 from proofs.explore.scenarios import SCENARIOS
 from proofs.solvers import static_traces
 from proofs.solvers.dynamic_traces import corruptions, log, record, validate
-from proofs.solvers.models import MODELS, SPECIFICATIONS, Model, run
+from proofs.solvers.models import MODELS, SPECIFICATIONS, TLCModel, run
 from proofs.solvers.prove import CORRUPTED_SEEDS
 from proofs.solvers.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, understand
 
@@ -83,7 +83,7 @@ def test_scenarios_that_are_named_are_there() -> None:
     [model for model in MODELS if model.instance == "DTxDispatch" and not model.ends][:3],
     ids=lambda model: model.text,
 )
-def test_tlc_finds_what_it_should(model: Model) -> None:
+def test_tlc_finds_what_it_should(model: TLCModel) -> None:
     tlc_or_skip()
     assert run(model).violated == model.violates
 

@@ -14,13 +14,13 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.protocol.dynamic import YES, Tx, Verdict
 from proofs.checkers import check
 from proofs.history import History
-from proofs.sim.simulated_overlay import World, all_engines
+from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 
 
-def crossing(seed: int, *, taken_back: bool) -> World:
+def crossing(seed: int, *, taken_back: bool) -> SimulatedOverlay:
     """B1-B2-B3: Z at B3 replaces its subscription in an S-TX, and Y at B1 advertises meanwhile."""
     tape = Tape(seed=seed)
-    world = World(nx.path_graph(["B1", "B2", "B3"]), tape.choose)
+    world = SimulatedOverlay(nx.path_graph(["B1", "B2", "B3"]), tape.choose)
     for client, edge in (("X", "B1"), ("C", "B2"), ("Z", "B3"), ("Y", "B1")):
         world.join(client, edge)
     part, whole = Filter(cls="p", x=(1, 5)), Filter(cls="p", x=(0, 9))
@@ -84,7 +84,7 @@ def leaving(engine: type[DTx], seed: int) -> list[str]:
     """B1-B2-B3: L at B3 leaves, and from all sides somebody publishes what it subscribed to."""
     tape = Tape(seed=seed)
     factories = {**all_engines(), "d-tx": engine}
-    world = World(nx.path_graph(["B1", "B2", "B3"]), tape.choose, factories=factories)
+    world = SimulatedOverlay(nx.path_graph(["B1", "B2", "B3"]), tape.choose, factories=factories)
     for client, edge in (("L", "B3"), ("C", "B3"), ("Q", "B2"), ("S", "B1"), ("R", "B1")):
         world.join(client, edge)
     x = Filter(cls="x")

@@ -24,9 +24,10 @@ import msgspec
 
 from overlay.hosts.simulator import NeverSettles, Tape
 from proofs.checkers import Anomaly, check
-from proofs.sim.random_checks import Judge
-from proofs.sim.shrink import Case, Fails, shrink
-from proofs.sim.workload import Run, Shape
+from proofs.sim.program import Shape
+from proofs.sim.random_checks import RandomRunChecks
+from proofs.sim.random_run import RandomRun
+from proofs.sim.shrink import FailingTape, FailureCheck, shrink
 
 #: Seeds that a process takes at once: a second of work, so that progress is seen and the end is
 #: not waited for, and little enough to say about it.
@@ -36,7 +37,7 @@ BATCH = 20
 STEP_LIMIT = 200_000
 
 
-class Result(NamedTuple):
+class RunResult(NamedTuple):
     """What came of one run."""
 
     seed: int
@@ -49,7 +50,7 @@ class Result(NamedTuple):
     parts: int = 0
 
 
-class Report(msgspec.Struct):
+class EngineTotals(msgspec.Struct):
     """What came of many runs of one engine, in the order of their seeds."""
 
     engine: str
@@ -80,11 +81,11 @@ class TapeFile(msgspec.Struct):
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
-def play(run: Run) -> list[Anomaly]:
+def run_and_check(run: RandomRun) -> list[Anomaly]:
     """Let a run happen, and say what is wrong with it."""
     try:
         run.go(STEP_LIMIT)
-        return [*check(run.history()), *Judge(run).anomalies()]
+        return [*check(run.history()), *RandomRunChecks(run).anomalies()]
     except NeverSettles as error:
         return [Anomaly("undecided", run.shape.engine, "", str(error))]
     except Exception as error:  # Whatever it is: a core has failed, or a judge, and that is news.
@@ -93,30 +94,30 @@ def play(run: Run) -> list[Anomaly]:
         return [Anomaly("error", run.shape.engine, place, f"{type(error).__name__}: {error}")]
 
 
-def result(run: Run, seed: int) -> Result:
+def run_one(run: RandomRun, seed: int) -> RunResult:
     """Let a run happen, and count."""
-    anomalies = play(run)
-    judge = Judge(run)
+    anomalies = run_and_check(run)
+    judge = RandomRunChecks(run)
     sim = run.world.sim
     parts = len(run.program.parts)
-    return Result(seed, sim.steps, judge.commits, judge.aborts, anomalies, sim.digest, parts)
+    return RunResult(seed, sim.steps, judge.commits, judge.aborts, anomalies, sim.digest, parts)
 
 
-def batch(shape: Shape, seeds: Sequence[int]) -> list[Result]:
+def run_batch(shape: Shape, seeds: Sequence[int]) -> list[RunResult]:
     """Some runs, one after the other, in this process."""
-    return [result(Run(shape.of_seed(seed), shape.tape(seed)), seed) for seed in seeds]
+    return [run_one(RandomRun(shape.of_seed(seed), shape.tape(seed)), seed) for seed in seeds]
 
 
-def many(shape: Shape, seeds: range, jobs: int) -> Iterator[list[Result]]:
+def run_many(shape: Shape, seeds: range, jobs: int) -> Iterator[list[RunResult]]:
     """All runs of these seeds, batch by batch, in the order of the seeds."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     if jobs == 1 or len(batches) == 1:
-        yield from map(partial(batch, shape), batches)
+        yield from map(partial(run_batch, shape), batches)
         return
     # Forked processes would inherit whatever threads and files the caller has.
     context = multiprocessing.get_context("spawn")
     with context.Pool(min(jobs, len(batches)), _ignore_interrupts) as pool:
-        yield from pool.imap(partial(batch, shape), batches)
+        yield from pool.imap(partial(run_batch, shape), batches)
 
 
 def _ignore_interrupts() -> None:
@@ -128,12 +129,12 @@ class Tally:
     """Adds results up; they have to come in the order of their seeds."""
 
     def __init__(self, engine: str) -> None:
-        self.report = Report(engine)
-        self.failures: list[Result] = []
+        self.report = EngineTotals(engine)
+        self.failures: list[RunResult] = []
         self._hash = hashlib.sha256()
         self._began_at = time.perf_counter()
 
-    def add(self, results: Sequence[Result]) -> None:
+    def add(self, results: Sequence[RunResult]) -> None:
         report = self.report
         for one in results:
             report.runs += 1
@@ -151,28 +152,28 @@ class Tally:
 # --- making a failing run smaller ---
 
 
-def likeness(anomaly: Anomaly) -> tuple[str, str, str]:
+def failure_kind(anomaly: Anomaly) -> tuple[str, str, str]:
     """Two failures are of the same kind if they agree in this; names change while runs shrink."""
     return anomaly.kind, anomaly.engine, anomaly.tx if anomaly.kind == "error" else ""
 
 
-def fails_like(shape: Shape, anomaly: Anomaly) -> Fails:
+def failure_check(shape: Shape, anomaly: Anomaly) -> FailureCheck:
     """Whether a tape still leads to such an anomaly."""
 
-    def fails(choices: Sequence[int], seed: int | None) -> Case | None:
-        run = Run(shape, Tape(choices=choices, seed=seed))
-        found = play(run)
-        if likeness(anomaly) not in map(likeness, found):
+    def fails(choices: Sequence[int], seed: int | None) -> FailingTape | None:
+        run = RandomRun(shape, Tape(choices=choices, seed=seed))
+        found = run_and_check(run)
+        if failure_kind(anomaly) not in map(failure_kind, found):
             return None
-        return Case(tuple(run.tape.choices), tuple(run.program.parts), run.program.length)
+        return FailingTape(tuple(run.tape.choices), tuple(run.program.parts), run.program.length)
 
     return fails
 
 
-def smaller(shape: Shape, seed: int, anomaly: Anomaly) -> TapeFile:
+def shrink_run(shape: Shape, seed: int, anomaly: Anomaly) -> TapeFile:
     """The shortest tape that could be found on which the same goes wrong."""
     shape = shape.of_seed(seed)
-    fails = fails_like(shape, anomaly)
+    fails = failure_check(shape, anomaly)
     first = fails(shape.sizes, seed)
     assert first is not None, "the same run must fail in the same way"
     least = shrink(first, fails)
