@@ -1,7 +1,7 @@
-"""What a core asks its host to do, in the order in which the core says it.
+"""Effects: what a core asks its host to do, in order.
 
 The order matters: a host carries out effects one after the other, so that what must be recorded
-before it is sent can stand before it. Effects hold no callbacks and no clock readings; the same
+before a message is sent comes before it. Effects hold no callbacks and no clock readings; the same
 input in the same state gives the same list.
 """
 

@@ -1,14 +1,14 @@
-"""What can go wrong in the overlay, as one tree.
+"""The errors of the overlay, as one tree.
 
 OverlayError
-├── FilterError          a filter, predicate or value that is none; names the attribute and why
+├── FilterError          an invalid filter, predicate or value; names the attribute and why
 ├── FrameTooLarge        a message larger than a broker reads from a client
 ├── OperationError       the caller's mistake: the operation was refused, nothing has changed
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
 │   └── NameTaken        a client of that name is connected already
 │       └── NameAway     it has just lost its connection, and may come back: try again soon
-├── Overloaded           too many connect to the broker at once; trying again soon may succeed
+├── Overloaded           too many clients connect at once; trying again soon may succeed
 │   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
     ├── ProtocolError    not a frame, not our protocol, not a version we speak
@@ -22,20 +22,20 @@ A mistake of ours is an assertion.
 
 from __future__ import annotations
 
-#: Characters of a peer's mistake that are told: the reason may quote what the peer has sent, and
-#: has to fit into a goodbye and a line of a log.
+#: Characters of a reason that are kept: it may quote what the peer has sent, and has to fit into a
+#: goodbye and a line of a log.
 REASON_LIMIT = 1000
 
 
 class OverlayError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
     #: What an error frame carries, so that the other side can raise the same class.
     code = "overlay"
 
 
 class FilterError(OverlayError, ValueError):
-    """A filter, predicate or value that is none."""
+    """An invalid filter, predicate or value."""
 
     code = "filter"
 
@@ -46,7 +46,7 @@ class FilterError(OverlayError, ValueError):
 
 
 class FrameTooLarge(OverlayError, ValueError):
-    """A message that is larger than its receiver would read; it was not sent."""
+    """A message larger than its receiver accepts; it was not sent."""
 
     code = "too-large"
 
@@ -64,7 +64,7 @@ class NotAdvertised(OperationError):
 
 
 class NotHeld(OperationError):
-    """Un-subscribing or un-advertising what the client does not hold in any part."""
+    """Un-subscribing or un-advertising a filter of which the client holds no part."""
 
     code = "not-held"
 
@@ -76,19 +76,19 @@ class NameTaken(OperationError):
 
 
 class NameAway(NameTaken):
-    """A client of that name has just lost its connection, and may come back: try again soon."""
+    """A client of that name has just lost its connection and may come back: try again soon."""
 
     code = "name-away"
 
 
 class Overloaded(OverlayError):
-    """Too many connect to the broker at once; trying again soon may succeed."""
+    """Too many clients connect to the broker at once; trying again soon may succeed."""
 
     code = "overloaded"
 
 
 class BrokerFull(Overloaded):
-    """The broker has as many clients or operators connected as it can keep."""
+    """The broker has reached its limit of connected clients or operators."""
 
     code = "broker-full"
 

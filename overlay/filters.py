@@ -1,9 +1,10 @@
-"""Values, intervals and filters: what a publication is, and which ones somebody wants.
+"""Values, intervals and filters: what a publication is, and what a subscription asks for.
 
 A publication is a point: attribute names with values. A filter is a box: one interval for each
 attribute that it names, all of which a point must lie in. Boxes are closed under intersection,
 and whether one contains or meets another is decided attribute by attribute; routing rests on
-just these relations (σ and ω of the paper), so what is no interval ("not equal") is no filter.
+just these relations (σ and ω of the paper), so a predicate that is not an interval ("not equal") is
+refused.
 
 Numbers, strings and booleans are three orders that never compare with each other: `True` is
 not 1. Every `Interval` that exists is checked, not empty and in a canonical form, so that two
@@ -51,13 +52,14 @@ MAX_NAME_LENGTH: Final = 128
 #: Values route, payloads carry. With the two limits above it also bounds a filter's text.
 MAX_STRING_LENGTH: Final = 4096
 
-#: What PADRES text could not carry unquoted: its own punctuation, controls, line ends, surrogates.
+#: Characters that PADRES text cannot carry unquoted: its own punctuation, controls, line ends,
+#: surrogates.
 _BAD_IN_NAME = re.compile(r"[\[\],'\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 #: A name that can be written as a Python keyword argument. ASCII only: Python folds others (NFKC).
 _KEYWORD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
-#: Longest excerpt of somebody's input that an error message repeats.
+#: Longest excerpt of the input that an error message repeats.
 _SHOWN_LENGTH = 60
 
 
@@ -65,7 +67,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def check_value(attribute: str | None, value: object) -> Value:
-    """The value, if it is one; a subclass (an enum member, say) becomes the plain type.
+    """The value, checked; a subclass (an enum member, say) becomes the plain type.
 
     Raises FilterError, for that attribute, with the reason.
     """
@@ -74,21 +76,21 @@ def check_value(attribute: str | None, value: object) -> Value:
     if isinstance(value, str):
         if len(value) > MAX_STRING_LENGTH:
             raise FilterError(
-                attribute, f"a string of {len(value)} characters; at most {MAX_STRING_LENGTH}"
+                attribute, f"string of {len(value)} characters: at most {MAX_STRING_LENGTH}"
             )
         if not value.isascii() and _SURROGATE.search(value):
-            raise FilterError(attribute, f"{_shown(value)} has a lone surrogate, which is no text")
+            raise FilterError(attribute, f"{_shown(value)} contains a lone surrogate")
         return value if type(value) is str else str.__str__(value)
     if isinstance(value, int):
         if not INT_MIN <= value <= INT_MAX:
-            raise FilterError(attribute, "an integer beyond 64 bits")
+            raise FilterError(attribute, "integer beyond 64 bits")
         return value if type(value) is int else int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise FilterError(attribute, f"{float(value)!r} is no finite number")
+            raise FilterError(attribute, f"expected a finite number, got {float(value)!r}")
         return value if type(value) is float else float(value)
     raise FilterError(
-        attribute, f"{type(value).__name__} is no value: a number, a string or a boolean is"
+        attribute, f"expected a number, string or boolean, got {type(value).__name__}"
     )
 
 
@@ -97,9 +99,11 @@ def check_point(attributes: object) -> dict[str, Value]:
 
     Raises FilterError for a bad name or value, for no attribute at all and for too many.
     """
-    # A dict first: to ask whether it is a Mapping takes longer than to check a value.
+    # A dict first: the check for a Mapping takes longer than checking a value.
     if not isinstance(attributes, dict) and not isinstance(attributes, Mapping):
-        raise FilterError(None, f"{type(attributes).__name__} is no mapping of names to values")
+        raise FilterError(
+            None, f"expected a mapping of names to values, got {type(attributes).__name__}"
+        )
     _check_count("publication", len(attributes))
     point: dict[str, Value] = {}
     for name, value in attributes.items():
@@ -109,7 +113,7 @@ def check_point(attributes: object) -> dict[str, Value]:
 
 
 def is_evidently_right(point: dict[str, Value]) -> bool:
-    """Whether `check_point` would find nothing wrong; a quick yes, while a no may be mistaken.
+    """A fast pre-check: True means that `check_point` accepts the point, False means unknown.
 
     For points that come by the hundred thousand, which are dicts already.
     """
@@ -135,7 +139,7 @@ def is_evidently_right(point: dict[str, Value]) -> bool:
 
 
 def check_name(name: object) -> str:
-    """The attribute name, if it is one.
+    """The attribute name, checked.
 
     A name is 1 to `MAX_NAME_LENGTH` characters, without blanks around it and without
     ``[ ] , '``, control characters, line separators and lone surrogates.
@@ -145,11 +149,11 @@ def check_name(name: object) -> str:
     if type(name) is str and name in _right_names:
         return name
     if not isinstance(name, str):
-        raise FilterError(None, f"{type(name).__name__} is no attribute name: a string is")
+        raise FilterError(None, f"expected an attribute name, a string, got {type(name).__name__}")
     if len(name) > MAX_NAME_LENGTH:
         raise FilterError(
             name[:_SHOWN_LENGTH] + "…",
-            f"a name of {len(name)} characters; at most {MAX_NAME_LENGTH}",
+            f"name of {len(name)} characters: at most {MAX_NAME_LENGTH}",
         )
     if (reason := _fault_of_name(name)) is not None:
         raise FilterError(name, reason)
@@ -177,9 +181,9 @@ def _fault_of_name(name: str) -> str | None:
 
 def _check_count(what: str, count: int) -> None:
     if count == 0:
-        raise FilterError(None, f"a {what} names at least one attribute")
+        raise FilterError(None, f"a {what} must name at least one attribute")
     if count > MAX_ATTRIBUTES:
-        raise FilterError(None, f"a {what} of {count} attributes; at most {MAX_ATTRIBUTES}")
+        raise FilterError(None, f"{what} of {count} attributes: at most {MAX_ATTRIBUTES}")
 
 
 def _shown(value: Value | None) -> str:
@@ -198,8 +202,8 @@ class Interval:
     missing only where the type has no first or last value: the lower end of strings is always
     there, "" at the least, and booleans always have two closed ends.
 
-    Raises FilterError (of no attribute: it does not know its own) for an end that is no value,
-    ends of two types, or an interval in which nothing lies.
+    Raises FilterError (without an attribute, which an interval does not know) for an invalid end,
+    ends of two types, or an empty interval.
     """
 
     kind: Kind | None
@@ -225,8 +229,8 @@ class Interval:
             if kind is not None and kind != KIND_OF[type(hi)]:
                 raise FilterError(
                     None,
-                    f"from {_shown(lo)} to {_shown(hi)} is no interval: "
-                    f"a {kind} and a {KIND_OF[type(hi)]} never compare",
+                    f"invalid interval from {_shown(lo)} to {_shown(hi)}: "
+                    f"a {kind} and a {KIND_OF[type(hi)]} do not compare",
                 )
             kind = KIND_OF[type(hi)]
         lo_open = lo is not None and bool(lo_open)
@@ -257,7 +261,7 @@ class Interval:
         return self.lo is not None and self.lo == self.hi
 
     def contains(self, value: object) -> bool:
-        """Whether the value lies inside; what is no value never does."""
+        """Whether the value lies inside; False for anything that is not a value."""
         kind = KIND_OF.get(type(value))
         if kind is None or kind != self.kind:
             return kind is not None and self.kind is None
@@ -371,7 +375,7 @@ def between(
 def prefix(text: str) -> Interval:
     """The strings that begin with the text."""
     if not isinstance(text, str):
-        raise FilterError(None, f"{type(text).__name__} is no prefix: a string is")
+        raise FilterError(None, f"expected a prefix, a string, got {type(text).__name__}")
     return Interval(text, _after_prefix(text), hi_open=True)
 
 
@@ -391,8 +395,8 @@ def present() -> Interval:
 def _after_prefix(text: str) -> str | None:
     """The first string after all that begin with the text; None when there is none.
 
-    The last character that has a successor is replaced by it, over the surrogates, which are
-    no characters.
+    The last character that has a successor is replaced by it, skipping the surrogates,
+    which are not characters.
     """
     stem = text.rstrip("\U0010ffff")
     if not stem:
@@ -426,7 +430,9 @@ class Filter:
 
     def __init__(self, mapping: Mapping[str, Any] | None = None, /, **attributes: Any) -> None:
         if mapping is not None and not isinstance(mapping, Mapping):
-            raise FilterError(None, f"{type(mapping).__name__} is no mapping of names to intervals")
+            raise FilterError(
+                None, f"expected a mapping of names to intervals, got {type(mapping).__name__}"
+            )
         given: dict[str, Interval] = {}
         for name, what in (mapping or {}).items():
             checked = check_name(name)
@@ -502,7 +508,7 @@ class Filter:
     def from_wire(data: object) -> Filter:
         """The filter that `to_wire` gave; any other data raises FilterError."""
         if not isinstance(data, Mapping):
-            raise FilterError(None, f"{type(data).__name__} is no filter")
+            raise FilterError(None, f"expected a filter, got {type(data).__name__}")
         _check_count("filter", len(data))
         return Filter({name: _interval_from_wire(name, ends) for name, ends in data.items()})
 
@@ -541,7 +547,7 @@ def _interval(attribute: str, what: object) -> Interval:
         if not isinstance(what, tuple):
             return eq(cast(Value, what))  # Which `eq` checks.
         if len(what) != 2:
-            raise FilterError(None, f"a tuple of {len(what)}: (lo, hi) is an interval")
+            raise FilterError(None, f"tuple of {len(what)}: expected (lo, hi)")
         return Interval(what[0], what[1])
     except FilterError as error:
         raise FilterError(attribute, error.reason) from None
@@ -559,12 +565,12 @@ def _interval_to_wire(interval: Interval) -> list[Value | None]:
 def _interval_from_wire(name: object, ends: object) -> Interval:
     attribute = check_name(name)
     if not isinstance(ends, list | tuple) or len(ends) > 3:
-        raise FilterError(attribute, "not an interval's ends")
+        raise FilterError(attribute, "invalid interval")
     if not ends:
         return present()
     exclusive = ends[2] if len(ends) == 3 else 0
     if type(exclusive) is not int or not 0 <= exclusive <= 3:
-        raise FilterError(attribute, "not an interval's ends")
+        raise FilterError(attribute, "invalid interval")
     try:
         if len(ends) == 1:
             return eq(ends[0])

@@ -1,7 +1,7 @@
 """Lives of clients, and the names of publications and transactions that are built on them.
 
-A client numbers what it says, and every program that takes the client's name counts from 1 again.
-A *life* tells these programs apart: the edge broker issues it when the client joins, and the
+A client numbers its messages, and every program that uses the client's name counts from 1 again.
+A *life* distinguishes these programs: the edge broker issues it when the client joins, and the
 client, its life and a number name a publication or a transaction for good.
 
     life = tick * 2**20 + salt
@@ -34,7 +34,7 @@ LIFE_LIMIT = 1 << 63
 _LIFE_DIGITS = 16
 _NUMBER_DIGITS = 20
 
-#: Texts of lives that are remembered: a broker's records name the same clients again and again.
+#: Texts of lives that are cached: a broker's records name the same clients again and again.
 _CACHED_LIVES = 4096
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -62,7 +62,7 @@ class Lives:
         Raises ProtocolError if no broker issues such a life.
         """
         if not 0 <= life < LIFE_LIMIT:
-            raise ProtocolError(f"{life} is no life of a client")
+            raise ProtocolError(f"invalid life {life}")
         self._tick = max(self._tick, life >> SALT_BITS)
 
 
@@ -72,7 +72,7 @@ def name_text(client: str, life: int, number: int) -> str:
 
 
 def parse_name(text: str) -> tuple[str, int, int] | None:
-    """The client, life and number in a name; None if the text is no name."""
+    """The client, life and number in a name; None if the text is not a name."""
     rest, _, number = text.rpartition(":")
     client, _, life = rest.rpartition(":")
     lived = parse_life(life)
@@ -92,7 +92,7 @@ def life_text(life: int) -> str:
 
 
 def parse_life(text: str) -> int | None:
-    """The life in a text; None if it is none."""
+    """The life that a text stands for; None if it is invalid."""
     tick, dot, salt = text.partition(".")
     if len(text) > _LIFE_DIGITS or not _is_base_36(tick) or (dot and not _is_base_36(salt)):
         return None

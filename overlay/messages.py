@@ -1,13 +1,13 @@
-"""What brokers and clients say to each other, as typed structs.
+"""The messages of brokers and clients, as typed structs.
 
-Two families share the wire. Messages are what the cores exchange: a link numbers them, resends
+There are two families. Messages are what the cores exchange: a link numbers them, resends
 them after a reconnect and hands each over once, in order. Signals belong to one TCP connection:
 they open it, keep it alive, acknowledge messages and end it, and never reach a core.
 
 A publication keeps one shape from its publisher to its last subscriber, so that a broker can
 forward the very bytes that it received. A routing operation changes once, at the client's edge
-broker, which alone sees all that the client has said: it works out what the operation adds to the
-tables and what it makes obsolete (`store`, `drop`), and the brokers further on do as they are told.
+broker, which alone sees all operations of the client: it computes what the operation adds to the
+tables and what it makes obsolete (`store`, `drop`), and the brokers further on apply that.
 
 This module knows the shapes only: no routing, no transport, no transaction.
 """
@@ -30,7 +30,7 @@ ClientName = NewType("ClientName", str)
 #: Where a message comes from or goes to: a neighbour broker's name, or "@" and a client's name.
 Hop = NewType("Hop", str)
 
-#: Where publications go that came one after the other, and how many of them.
+#: The hops of successive publications that go the same way, and how many these are.
 Run: TypeAlias = tuple[tuple[Hop, ...], int]
 
 #: One version of the routing state, by the transaction that made it: its coordinator, which life of
@@ -64,7 +64,7 @@ class Pub(Message, frozen=True, array_like=True, gc=False, tag=1):
     #: Versions that this publication must not see, stamped by the publisher's edge broker.
     hidden: tuple[Version, ...] = ()
     #: Which life of the client it belongs to: (client, life, seq) names the publication for good.
-    #: If the client leaves it open, its edge broker fills it in.
+    #: If the client leaves it at 0, its edge broker fills it in.
     life: int = 0
 
 
@@ -121,7 +121,7 @@ class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class PubRefused(Message, frozen=True, array_like=True, gc=False, tag=6):
-    """To the publisher: its publication `seq` went nowhere."""
+    """To the publisher: its publication `seq` was refused."""
 
     seq: int
     code: str
@@ -129,7 +129,7 @@ class PubRefused(Message, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class EngineMessage(Message, frozen=True, array_like=True, gc=False, tag=7):
-    """A message of a transaction engine; the overlay hands it over unread."""
+    """A message of a transaction engine; the overlay passes it on unread."""
 
     engine: str
     body: msgspec.Raw
@@ -151,7 +151,7 @@ class Report(Message, frozen=True, array_like=True, gc=False, tag=9):
 
 
 class Reachability(Message, frozen=True, array_like=True, gc=False, tag=10):
-    """A broker has lost a neighbour, or has it back; flooded among those that can be reached."""
+    """A broker has lost a neighbour or found it again; flooded to the brokers in reach."""
 
     broker: str
     neighbour: str
@@ -183,7 +183,7 @@ class Hello(Signal, frozen=True, array_like=True, gc=False, tag=100):
 
 
 class Ack(Signal, frozen=True, array_like=True, gc=False, tag=101):
-    """So many messages of this link have been handed over, counted from its first."""
+    """How many messages of this link have been handed over, counted from its first."""
 
     received: int
 

@@ -69,7 +69,7 @@ _MEANING: Final[Mapping[str, Callable[..., Interval]]] = {
 #: Operators that PADRES has or people try, and that leave a hole or have no order.
 _NO_INTERVAL: Final = ("neq", "<>", "!=", "str-suffix", "str-postfix", "str-contains")
 
-#: Bare words that look like another type than the string they would be.
+#: Bare words that look like another type than a string.
 _DECEPTIVE: Final = ("true", "false", "nan", "inf", "infinity")
 
 _BLANKS = re.compile(r"\s*")
@@ -93,8 +93,8 @@ _SHOWN_LENGTH = 60
 def parse_filter(text: str) -> Filter:
     """The filter that the text describes.
 
-    Raises FilterError for a text that describes none: with the reason, the place in the text
-    and, where it got that far, the attribute.
+    Raises FilterError for invalid text, with the reason, the position in the text and, if known,
+    the attribute.
     """
     predicates: dict[str, Interval] = {}
     for fields in _brackets(text):
@@ -128,7 +128,9 @@ def parse_publication(text: str) -> dict[str, Value]:
             if attribute in point:
                 raise FilterError(attribute, "named twice")
             if len(fields) != 2:
-                raise FilterError(attribute, f"[attribute,value] has two fields, not {len(fields)}")
+                raise FilterError(
+                    attribute, f"expected [attribute,value], got {len(fields)} fields"
+                )
         point[attribute] = _value(attribute, fields[1])
     return check_point(point)
 
@@ -141,7 +143,7 @@ def format_filter(box: Filter) -> str:
 def format_publication(point: Mapping[str, Value]) -> str:
     """The point as text, attributes in their given order.
 
-    Raises FilterError for a name or value that is none.
+    Raises FilterError for an invalid name or value.
     """
     return ",".join(f"[{name},{format_value(v)}]" for name, v in check_point(point).items())
 
@@ -195,9 +197,9 @@ class _Field(NamedTuple):
 def _brackets(text: object) -> Iterator[list[_Field]]:
     """The fields of each bracket in turn, at least one each; the first is not quoted."""
     if not isinstance(text, str):
-        raise FilterError(None, f"{type(text).__name__} is no text in PADRES notation")
+        raise FilterError(None, f"expected text in PADRES notation, got {type(text).__name__}")
     if len(text) > MAX_TEXT_LENGTH:
-        raise FilterError(None, f"a text of {len(text)} characters; at most {MAX_TEXT_LENGTH}")
+        raise FilterError(None, f"text of {len(text)} characters: at most {MAX_TEXT_LENGTH}")
     at = _skip_blanks(text, 0)
     for _ in range(MAX_PREDICATES):
         if not text.startswith("[", at):
@@ -221,7 +223,7 @@ def _bracket(text: str, at: int) -> tuple[list[_Field], int]:
         at = _skip_blanks(text, at)
         field, at = _field(text, at, attribute)
         if not fields and field.quoted:
-            raise FilterError(None, f"an attribute is written without quotes{_place(field.start)}")
+            raise FilterError(None, f"an attribute must not be quoted{_place(field.start)}")
         fields.append(field)
         at = _skip_blanks(text, at)
         if text.startswith("]", at):
@@ -248,7 +250,7 @@ def _field(text: str, at: int, attribute: str | None) -> tuple[_Field, int]:
     if control := _RAW_CONTROL.search(inside):
         place = quoted.start(1) + control.start()
         raise FilterError(
-            attribute, f"{control.group()!r} in a string has to be escaped{_place(place)}"
+            attribute, f"{control.group()!r} in a string must be escaped{_place(place)}"
         )
     with _blame(attribute, at):
         return _Field(_ESCAPED.sub(_unescape, inside), quoted=True, start=at), quoted.end()
@@ -259,7 +261,9 @@ def _unescape(found: re.Match[str]) -> str:
     if digits is not None:
         return chr(int(digits, 16))
     if letter not in _BY_LETTER:
-        raise FilterError(None, f"{found.group()!r} is no escape: \\' \\\\ \\n \\r \\t \\uXXXX are")
+        raise FilterError(
+            None, f"invalid escape {found.group()!r}: expected \\' \\\\ \\n \\r \\t or \\uXXXX"
+        )
     return _BY_LETTER[letter]
 
 
@@ -268,21 +272,25 @@ def _predicate(attribute: str, fields: list[_Field]) -> Interval:
     start = fields[0].start
     if len(fields) == 1:
         raise FilterError(
-            attribute, f"[attribute,operator,value] has three fields, not one{_place(start)}"
+            attribute, f"expected [attribute,operator,value], got one field{_place(start)}"
         )
     operator = fields[1]
     value = fields[2] if len(fields) == 3 else None
     with _blame(attribute, operator.start):
         if operator.quoted:
-            raise FilterError(attribute, "an operator is written without quotes")
+            raise FilterError(attribute, "an operator must not be quoted")
         if operator.text == "isPresent":
             return present()
         if operator.text in _NO_INTERVAL:
-            raise FilterError(attribute, f"{operator.text} is no interval")
+            raise FilterError(
+                attribute,
+                f"operator {operator.text!r} is not supported: it does not describe an interval",
+            )
         if operator.text not in _MEANING:
             raise FilterError(
                 attribute,
-                f"{_cut(operator.text)!r} is no operator: {' '.join(_MEANING)} isPresent are",
+                f"unknown operator {_cut(operator.text)!r}: "
+                f"expected {' '.join(_MEANING)} or isPresent",
             )
         if value is None:
             raise FilterError(attribute, f"{operator.text} needs a value")
@@ -302,23 +310,23 @@ def _value(attribute: str, field: _Field) -> Value:
         if _FLOAT.fullmatch(text):
             if len(text) > MAX_NUMBER_LENGTH:
                 raise FilterError(
-                    attribute, f"a number of {len(text)} characters; at most {MAX_NUMBER_LENGTH}"
+                    attribute, f"number of {len(text)} characters: at most {MAX_NUMBER_LENGTH}"
                 )
             return check_value(attribute, (int if _INTEGER.fullmatch(text) else float)(text))
         if not text:
-            raise FilterError(attribute, "a value is missing")
+            raise FilterError(attribute, "missing value")
         if not _WORD.fullmatch(text):
-            raise FilterError(attribute, f"{_cut(text)!r} is no value: a string goes in quotes")
+            raise FilterError(attribute, f"invalid value {_cut(text)!r}: put strings in quotes")
         if text.lower() in _DECEPTIVE:
             raise FilterError(
-                attribute, f"{text} is neither a number nor true or false: a string goes in quotes"
+                attribute, f"{text!r} is neither a number nor true or false: put strings in quotes"
             )
         return check_value(attribute, text)
 
 
 @contextmanager
 def _blame(attribute: str | None, at: int) -> Iterator[None]:
-    """Add the attribute and the place to a reason that knows neither."""
+    """Add the attribute and the position to an error that has neither."""
     try:
         yield
     except FilterError as error:

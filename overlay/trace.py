@@ -1,4 +1,4 @@
-"""One record of what happened at a node, in one format for every host, checker and Spark job.
+"""The trace record: one step of a node, in one format for every host, checker and Spark job.
 
 Records leave the cores as effects. `seq` is the node's own order: what two records of one node
 say about order is certain; across nodes only messages order things.
@@ -41,7 +41,7 @@ TraceKind: TypeAlias = Literal[
 ]
 
 
-#: What `outcome` says of an entry for events only, and before the names of a tcm's receivers.
+#: In `outcome`: an entry for events only, and the prefix of the names of a tcm's receivers.
 EVENTS = "events"
 TO = "to"
 

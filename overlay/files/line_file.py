@@ -1,10 +1,10 @@
-"""Files to which whole lines are appended, by a process that outlives a full disk.
+"""Files to which whole lines are appended, by a process that survives a full disk.
 
 A line that cannot be written as a whole is taken back, so that the file never ends in the middle of
 one. A file can be limited: when it is full it is renamed to NAME.1, what was NAME.1 to NAME.2, and
-so on, and the oldest goes. `reopen` is for those who move files away themselves (logrotate).
+so on, and the oldest goes. `reopen` is for programs such as logrotate, which move files away.
 
-What becomes of lines that are refused is the caller's decision.
+The caller decides what to do with lines that could not be written.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class LineFile:
                 written += os.write(self._fd, view[written:])
         except OSError:
             size = status.st_size + written
-            # What somebody else has appended meanwhile is not ours to take back.
+            # What another process has appended meanwhile must stay.
             if written and stat.S_ISREG(status.st_mode) and os.fstat(self._fd).st_size == size:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, status.st_size)
             raise
 
     def reopen(self) -> None:
-        """Go on with the file that has the path now, or make it.
+        """Continue with the file that has the path now, or create it.
 
         Raises OSError; then it goes on with the old one.
         """

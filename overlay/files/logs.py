@@ -5,11 +5,11 @@ A call such as `log.info("link up", neighbour=name)` becomes
     {"time": "2026-01-31T12:00:00.000Z", "level": "info", "broker": "B1", "event": "link up",
      "neighbour": "B2"}
 
-The event is a constant, for machines to look for; what varies is in the fields. What Twisted itself
-logs comes from "warn" on: a retry of a connection is news once, and ours to tell.
+The event is a constant that machines can search for; what varies is in the fields. Messages of
+Twisted itself are logged from "warn" on: retried connections are logged by us, once.
 
-A line that cannot be written (the disk is full) is dropped as a whole and counted; the next one
-that can be is preceded by one that says how many were lost.
+A line that cannot be written (the disk is full) is dropped as a whole and counted. The next line
+that can be written is preceded by one that says how many were lost.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from twisted.logger import (
     globalLogBeginner,
 )
 
-#: A log is limited to so many bytes, and so many older ones are kept (NAME.1 and so on): days of
-#: what a busy broker has to say, and no more than 64 MiB.
+#: A log file is limited to this size, and so many older ones are kept (NAME.1 and so on): some days
+#: of a busy broker, and no more than 64 MiB.
 LOG_LIMIT_BYTES = 16 << 20
 LOGS_KEPT = 3
 
@@ -68,7 +68,7 @@ class JsonLines:
             first = {"time": data["time"], "level": "error", "broker": self._broker, **told}
             lines = _line(first) + lines
         try:
-            # Written each: what was said last before a crash is what one wants to read.
+            # Each line is written at once: the last ones before a crash matter most.
             self._file.append(lines)
         except OSError as error:
             self._lost += 1

@@ -1,9 +1,9 @@
 """The trace of one broker, as a file of JSON lines.
 
-Records are collected and written by the block. A block that cannot be written (the disk is full)
+Records are collected and written in blocks. A block that cannot be written (the disk is full)
 switches the trace off: the broker goes on without it, its log and its status say why, and a line in
 the file, as soon as one can be written, says that records are missing. That line has no `kind`, so
-readers count it as one that they cannot read. `reopen` switches the trace on again.
+readers count it as unreadable. `reopen` switches the trace on again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TraceFile:
         #: Why the trace is off; "" while it is on.
         self._problem = ""
         self._missing = 0
-        #: How many records the last mark in the file calls missing, and whether one is due.
+        #: How many missing records the last mark in the file reported, and whether a mark is due.
         self._marked = 0
         self._mark_due = False
         self._log = Logger(namespace="overlay.files.trace_file")
@@ -97,7 +97,7 @@ class TraceFile:
         return {"file": str(self._path), "missing": self._missing, "problem": self._problem}
 
     def _mark(self) -> None:
-        """Say in the file that records are missing, if it can be said."""
+        """Note in the file that records are missing, if it can be written."""
         mark = {
             "node": self._node,
             "run": self._run,

@@ -1,14 +1,13 @@
-"""Whether a record matches a point, as code that is compiled once for each form of filter.
+"""Tests whether a record matches a point, compiled once for each shape of filter.
 
 Thousands of subscriptions differ in their values only: `class = c and lo <= price < hi`. Such a
-form becomes one function, which takes a point's `get` and a record's values. It makes no call but
-`get`, so that it is much faster than going through a list of predicates, and a record keeps no more
-than its values.
+shape becomes one function, which takes a point's `get` and a record's values. It calls nothing
+but `get`, so it is much faster than a loop over predicates, and a record stores its values only.
 
-The text that is compiled is made here; of a filter only attribute names come into it, as string
-literals. Forms beyond FORMS_LIMIT, which somebody would have to invent, are interpreted.
+The compiled text is made here. Of a filter it contains attribute names only, as string literals.
+Shapes beyond SHAPES_LIMIT, which only an attacker would invent, are interpreted.
 
-This module knows nothing of the tree (`index_tree`).
+This module knows nothing of the tree (`tree`).
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from overlay.filters import (
 
 Get: TypeAlias = Callable[[str], Any]
 
-#: Asked with the `get` of a point, and the values of a record.
+#: Called with the `get` of a point and the values of a record.
 Test: TypeAlias = Callable[[Get, tuple[Any, ...]], bool]
 
-#: Asked with a point.
+#: Called with a point.
 Admission: TypeAlias = Callable[[dict[str, Value]], bool]
 
-#: Forms that are compiled; real overlays have a handful. Each takes about 2 kB and 0.1 ms.
-FORMS_LIMIT: Final = 1000
+#: Shapes that are compiled; real overlays have a handful. Each takes about 2 kB and 0.1 ms.
+SHAPES_LIMIT: Final = 1000
 
 
-class Part(NamedTuple):
-    """The form of one predicate: everything but its values."""
+class PredicateShape(NamedTuple):
+    """The shape of one predicate: everything except its values."""
 
     name: str
     kind: Kind | None
@@ -51,68 +50,68 @@ class Part(NamedTuple):
     upper: str
 
 
-class Form:
-    """What filters have in common that differ in their values only.
+class FilterShape:
+    """What filters that differ in their values only have in common.
 
-    Of `known` attributes the test asks nothing, for whoever has come so far knows that they match.
+    The test skips `known` attributes: the caller has established that they match.
     """
 
     __slots__ = ("_admission", "_is_compiled", "_known", "_parts", "_without", "test")
 
     def __init__(
-        self, parts: tuple[Part, ...], known: frozenset[str], *, is_compiled: bool
+        self, parts: tuple[PredicateShape, ...], known: frozenset[str], *, is_compiled: bool
     ) -> None:
         self._parts = parts
         self._known = known
-        self._without: dict[str, Form] = {}
+        self._without: dict[str, FilterShape] = {}
         self.test = (compiled if is_compiled else interpreted)(parts, known)
         self._is_compiled = is_compiled
         self._admission: Callable[[tuple[Any, ...]], Admission] | None = None
 
     def admission(self, values: tuple[Any, ...]) -> Admission:
-        """A test for a record with these values: whether a point is well-formed, has just the
-        attributes of the filter, and matches. A quick yes to what a client publishes in the space
-        that it advertised; a no may be mistaken."""
+        """A fast pre-check for a record with these values: True means that the point is valid, has
+        exactly the attributes of the filter, and matches; False means unknown. It is for what
+        a client publishes in the space that it advertised."""
         if self._admission is None:
             if not self._is_compiled:
                 return never
             self._admission = compiled_admission(self._parts)
         return self._admission(values)
 
-    def without(self, name: str) -> Form:
-        """The same with one more known attribute."""
-        form = self._without.get(name)
-        if form is None:
-            form = self._without[name] = _form(self._parts, self._known | {name})
-        return form
+    def without(self, name: str) -> FilterShape:
+        """This shape with one more known attribute."""
+        shape = self._without.get(name)
+        if shape is None:
+            shape = self._without[name] = _shape(self._parts, self._known | {name})
+        return shape
 
 
 _NONE: Final[frozenset[str]] = frozenset()
 
-_forms: Final[dict[tuple[tuple[Part, ...], frozenset[str]], Form]] = {}
+_shapes: Final[dict[tuple[tuple[PredicateShape, ...], frozenset[str]], FilterShape]] = {}
 
 
-def form_of(filter: Filter) -> tuple[Form, tuple[Any, ...]]:
-    """A filter's form and its values: the two ends of each predicate in turn."""
+def shape_of(filter: Filter) -> tuple[FilterShape, tuple[Any, ...]]:
+    """A filter's shape and its values: the two ends of each predicate in turn."""
     predicates = filter.predicates
     values: list[Any] = []
     for interval in predicates.values():
         values += interval.lo, interval.hi
     parts = tuple([_part(name, interval) for name, interval in predicates.items()])
-    return _form(parts), tuple(values)
+    return _shape(parts), tuple(values)
 
 
-def _form(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Form:
-    form = _forms.get((parts, known))
-    if form is None:
-        if len(_forms) >= FORMS_LIMIT:
-            return Form(parts, known, is_compiled=False)
-        form = _forms[parts, known] = Form(parts, known, is_compiled=True)
-    return form
+def _shape(parts: tuple[PredicateShape, ...], known: frozenset[str] = _NONE) -> FilterShape:
+    shape = _shapes.get((parts, known))
+    if shape is None:
+        if len(_shapes) >= SHAPES_LIMIT:
+            return FilterShape(parts, known, is_compiled=False)
+        shape = _shapes[parts, known] = FilterShape(parts, known, is_compiled=True)
+    return shape
 
 
-def _part(name: str, interval: Interval) -> Part:
-    return Part(
+def _part(name: str, interval: Interval) -> PredicateShape:
+    return PredicateShape(
         name,
         interval.kind,
         interval.is_point,
@@ -144,16 +143,16 @@ _WELL_FORMED: Final[Mapping[Kind | None, str]] = {
 }
 
 
-def compiled(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
-    """The test of a form."""
+def compiled(parts: tuple[PredicateShape, ...], known: frozenset[str] = _NONE) -> Test:
+    """The compiled test of a shape."""
     terms = _terms(parts, known)
     test: Test = eval(f"lambda get, values: {' and '.join(terms) or 'True'}", _GLOBALS)
     return test
 
 
-def compiled_admission(parts: tuple[Part, ...]) -> Callable[[tuple[Any, ...]], Admission]:
-    """The same that asks of each value, too, whether it is one, and for no other attributes."""
-    # As many attributes, and the test finds each of its own: then there are no others.
+def compiled_admission(parts: tuple[PredicateShape, ...]) -> Callable[[tuple[Any, ...]], Admission]:
+    """The same test, which also checks each value and that there are no other attributes."""
+    # The counts are equal and the test finds each of its own, so there are no others.
     terms = [f"len(point) == {len(parts)}", "(get := point.get)", *_terms(parts, admitting=True)]
     text = f"lambda values: lambda point: {' and '.join(terms)}"
     admission: Callable[[tuple[Any, ...]], Admission] = eval(text, _GLOBALS)
@@ -165,7 +164,7 @@ def never(point: dict[str, Value]) -> bool:
 
 
 def _terms(
-    parts: tuple[Part, ...], known: frozenset[str] = _NONE, *, admitting: bool = False
+    parts: tuple[PredicateShape, ...], known: frozenset[str] = _NONE, *, admitting: bool = False
 ) -> list[str]:
     terms = []
     for number, part in enumerate(parts):
@@ -188,8 +187,8 @@ def _terms(
     return terms
 
 
-def interpreted(parts: tuple[Part, ...], known: frozenset[str] = _NONE) -> Test:
-    """The same without a compiler."""
+def interpreted(parts: tuple[PredicateShape, ...], known: frozenset[str] = _NONE) -> Test:
+    """The same test, interpreted."""
     asked = [(number, part) for number, part in enumerate(parts) if part.name not in known]
 
     def test(get: Get, values: tuple[Any, ...]) -> bool:
@@ -210,7 +209,7 @@ _RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _holds(part: Part, value: Any, lo: Any, hi: Any) -> bool:
+def _holds(part: PredicateShape, value: Any, lo: Any, hi: Any) -> bool:
     return bool(
         value.__class__ in _TYPES_OF[part.kind]
         and _RELATIONS[part.lower](value, lo)

@@ -1,17 +1,17 @@
 """The matching index: which of very many filters match a point, or overlap another filter.
 
-The filters are sorted in a tree (`index_tree`), whose search offers those that lie near the point
-in every attribute; each is then tested exactly. So the cost follows the candidates, not the table.
+The filters are sorted in a tree (`tree`). A search returns candidates that lie near the point in
+every attribute; each is then tested exactly. So the cost follows the candidates, not the table.
 
 Routing asks for hops far more often than for entries. Branches of the tree know the hops below
-them, and what the tree cannot tell apart is grouped by hop, so that a search leaves out what leads
-only to hops that it already has: a thousand matching subscriptions behind one neighbour cost as
-much as a few.
+them, and entries that the tree cannot separate are grouped by hop, so that a search skips what
+leads only to hops that it already has: a thousand matching subscriptions behind one neighbour cost
+as much as a few.
 
 Entries are visible from one version of the routing state to another. As long as no entry carries a
 version, which is the normal state, that costs nothing.
 
-This module knows nothing of what entries are for (advertisements, subscriptions), and of versions
+This module does not know what entries are for (advertisements, subscriptions). Of versions it knows
 only that a view includes them or not.
 """
 
@@ -25,28 +25,28 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from overlay.filters import Filter, Value
 from overlay.matching.cells import BOOLEAN_KEYS
 from overlay.matching.compiled_tests import Admission, never
-from overlay.matching.tree import Node, Record
+from overlay.matching.tree import IndexRecord, Node
 
 if TYPE_CHECKING:
-    # Names only: who searches filters needs no codec.
+    # For annotations only: a search needs no codec.
     from overlay.messages import Hop, Run, Version
 
 
-#: Points that are worth a look at all of them together; for fewer it costs what it saves.
+#: Points from which on a joint look pays off; for fewer it costs what it saves.
 MANY: Final = 8
 
 
 class View(Protocol):
-    """What a reader sees: some versions of the routing state, and others not."""
+    """The versions of the routing state that a reader sees."""
 
     def includes(self, version: Version) -> bool: ...
 
 
-class Entry(Protocol):
-    """What the index has to know of an entry; filter and hop never change while it is in there.
+class IndexEntry(Protocol):
+    """What the index has to know of an entry. Filter and hop never change while it is in the index.
 
-    `added_by` is the version that brought the entry, None if it is simply there; `removed_by`
-    are the versions in which it is gone. In the index they change by `Index.remark` only.
+    `added_by` is the version that added the entry, None if it is in the base state; `removed_by`
+    are the versions that removed it. In the index they change by `Index.remark` only.
     """
 
     added_by: Version | None
@@ -58,13 +58,13 @@ class Entry(Protocol):
     def hop(self) -> Hop: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=IndexEntry)
 
 
-def is_visible(entry: Entry, view: View | None) -> bool:
+def is_visible(entry: IndexEntry, view: View | None) -> bool:
     """Whether the view includes what added the entry, and nothing that removed it.
 
-    No view includes no version: what a version brought is not there, what it removed still is.
+    Without a view no version counts: added entries are invisible, removed ones visible.
     """
     if view is None:
         return entry.added_by is None
@@ -74,7 +74,7 @@ def is_visible(entry: Entry, view: View | None) -> bool:
 
 
 class _Keep(Enum):
-    """What `Index.remark` takes for "as it is", None being a value."""
+    """The default of `Index.remark`: keep the value. None is a value."""
 
     KEEP = 0
 
@@ -82,24 +82,24 @@ class _Keep(Enum):
 class Index(Generic[E]):
     """Entries, found by a point that they match or by a filter that they overlap.
 
-    An entry is itself only: two with the same filter and hop are two. All answers come in an
-    order that depends on nothing but the order of insertion, or the hops' names.
+    Entries are compared by identity: two with the same filter and hop are two. The order of every
+    result depends only on the order of insertion, or on the names of the hops.
     """
 
     def __init__(self) -> None:
         #: By the entry's identity, in the order of insertion.
-        self._records: dict[int, Record[E]] = {}
+        self._records: dict[int, IndexRecord[E]] = {}
         self._root: Node[E] = Node()
         self._inserted = 0
         #: How many entries lead to each hop.
         self._hops: dict[Hop, int] = {}
-        #: By hop, an entry that matched when it was asked last. It goes when it does not, so that
-        #: there are never more of them to test than the last search has found.
-        self._witnesses: dict[Hop, Record[E]] = {}
-        #: The hops that have a witness, sorted; None when they have changed. Publications that go
-        #: the same way, as most do one after the other, share it.
+        #: For each hop, the entry that matched last. It is dropped when it does not match, so there
+        #: are never more of them to test than the last search found.
+        self._last_match_by_hop: dict[Hop, IndexRecord[E]] = {}
+        #: The hops that have a last match, sorted; None when they have changed. Successive
+        #: publications that go the same way share this tuple.
         self._answer: tuple[Hop, ...] | None = None
-        #: Entries that carry a version; while there are none, nobody has to ask what is visible.
+        #: How many entries carry a version; while there are none, all entries are visible.
         self._marked = 0
 
     def __len__(self) -> int:
@@ -110,23 +110,23 @@ class Index(Generic[E]):
         return (record.entry for record in self._records.values())
 
     def insert(self, entry: E) -> None:
-        """Take the entry in."""
-        assert id(entry) not in self._records, f"in the index already: {entry!r}"
+        """Add the entry."""
+        assert id(entry) not in self._records, f"already in the index: {entry!r}"
         self._inserted += 1
-        record = Record(entry, entry.filter, entry.hop, self._inserted)
+        record = IndexRecord(entry, entry.filter, entry.hop, self._inserted)
         self._records[id(entry)] = record
         self._hops[record.hop] = self._hops.get(record.hop, 0) + 1
         self._marked += _is_marked(entry)
         self._root.insert(record)
 
     def remove(self, entry: E) -> None:
-        """Take out this very entry, which must be in."""
+        """Remove this entry, which must be in the index."""
         record = self._records.pop(id(entry), None)
         assert record is not None, f"not in the index: {entry!r}"
         self._marked -= _is_marked(entry)
         hop = record.hop
-        if self._witnesses.get(hop) is record:
-            del self._witnesses[hop]
+        if self._last_match_by_hop.get(hop) is record:
+            del self._last_match_by_hop[hop]
             self._answer = None
         if self._hops[hop] == 1:
             del self._hops[hop]
@@ -141,7 +141,7 @@ class Index(Generic[E]):
         added_by: Version | _Keep | None = _Keep.KEEP,
         removed_by: tuple[Version, ...] | _Keep = _Keep.KEEP,
     ) -> None:
-        """Change the versions of an entry that is in; what is not given stays."""
+        """Change the versions of an entry; an argument that is not given leaves its value."""
         assert id(entry) in self._records, f"not in the index: {entry!r}"
         self._marked -= _is_marked(entry)
         if not isinstance(added_by, _Keep):
@@ -153,7 +153,7 @@ class Index(Generic[E]):
     def matching(self, point: Mapping[str, Value], view: View | None = None) -> list[E]:
         """The entries that match the point and are visible, in the order of insertion."""
         get = point.get
-        found: list[Record[E]] = []
+        found: list[IndexRecord[E]] = []
         node = self._root
         stack: list[Node[E]] = []
         while True:
@@ -164,7 +164,7 @@ class Index(Generic[E]):
             if branches is not None:
                 way = branches.way
                 if way is None:
-                    way = branches.only_way()
+                    way = branches.equality_children()
                 if way:
                     # The same step as in `_search`; in a function of its own it would make every
                     # publication beside a dispatcher's holes slower by a fifth.
@@ -184,18 +184,17 @@ class Index(Generic[E]):
             node = stack.pop()
 
     def admission(self) -> Admission:
-        """A test whether evidently an entry matches a point, and the point is well-formed: a quick
-        yes for what `hops` has found before, while a no may be mistaken. Good until an entry
-        changes."""
+        """A fast pre-check: True means that the point is valid and an entry matches it, False means
+        unknown. It uses what `hops` found before, and is valid until an entry changes."""
         if not self._marked:
-            for record in self._witnesses.values():
+            for record in self._last_match_by_hop.values():
                 return record.whole.admission(record.values)
         return never
 
     def hops(self, point: Mapping[str, Value], view: View | None = None) -> tuple[Hop, ...]:
         """The hops of the entries that match the point and are visible, each once, sorted."""
         get = point.get
-        witnesses = self._witnesses
+        witnesses = self._last_match_by_hop
         failed: list[Hop] | None = None
         for hop, record in witnesses.items():
             if not record.test(get, record.values) or (
@@ -216,20 +215,22 @@ class Index(Generic[E]):
         return answer
 
     def runs(self, points: list[dict[str, Value]], view: View | None = None) -> list[Run]:
-        """The hops of one point after the other: how many in a row have which."""
+        """The hops of the points in turn, as runs of points with the same hops."""
         if not points:
             return []
         hops = self.hops(points[0], view)
         count = 1
         if len(points) >= MANY and self.hops(points[1], view) is hops:
-            count = self._alike(points)  # Perhaps all go the same way.
+            count = self._same_way(points)  # All of them may go the same way.
         return in_runs(hops, count, (self.hops(point, view) for point in points[count:]))
 
-    def _alike(self, points: list[dict[str, Value]]) -> int:
-        """How many go where the first two do, as `hops` has just said; at least two, and as many
-        more as a look at all of them together tells."""
-        witnesses = self._witnesses
-        if len(witnesses) != len(self._hops) and not self._nobody_else(points):
+    def _same_way(self, points: list[dict[str, Value]]) -> int:
+        """How many points have the hops of the first two, which `hops` has just found.
+
+        At least two, and more if a joint look at all of them shows it.
+        """
+        witnesses = self._last_match_by_hop
+        if len(witnesses) != len(self._hops) and not self._no_other_hop(points):
             return 2
         for count, point in enumerate(points):
             get = point.get
@@ -238,16 +239,16 @@ class Index(Generic[E]):
                     return count
         return len(points)
 
-    def _nobody_else(self, points: list[dict[str, Value]]) -> bool:
-        """Whether evidently none of the points matches an entry of a hop without a witness.
+    def _no_other_hop(self, points: list[dict[str, Value]]) -> bool:
+        """Whether certainly none of the points matches an entry of a hop without a last match.
 
-        The points go down the tree together, which takes a fraction of the time that each would
-        take alone, as long as they do not part.
+        The points go down the tree together, in a fraction of the time of single searches, as
+        long as they take the same path.
         """
         columns = _columns(points)
         if columns is None:
             return False
-        witnesses = self._witnesses
+        witnesses = self._last_match_by_hop
         stack = [self._root]
         while stack:
             node = stack.pop()
@@ -256,17 +257,17 @@ class Index(Generic[E]):
             branches = node.branches
             if branches is None or branches.hops.keys() <= witnesses.keys():
                 continue
-            shared = branches.shared(columns)
+            shared = branches.common_children(columns)
             if shared is None:
                 return False
             stack += shared
         return True
 
     def _search(self, point: Mapping[str, Value], view: View | None) -> None:
-        """Find witnesses for the hops that have none."""
+        """Find a match for each hop that has no last match."""
         get = point.get
         marked = self._marked
-        found = self._witnesses
+        found = self._last_match_by_hop
         node = self._root
         stack: list[Node[E]] = []
         while True:
@@ -283,9 +284,9 @@ class Index(Generic[E]):
             if branches is not None:
                 way = branches.way
                 if way is None:
-                    way = branches.only_way()
+                    way = branches.equality_children()
                 if way:
-                    # To look there takes no longer than to find out that one need not.
+                    # Looking there takes no longer than finding out whether it is necessary.
                     name, children = way
                     key: Any = get(name)
                     if key.__class__ is bool:
@@ -295,7 +296,7 @@ class Index(Generic[E]):
                         node = child
                         continue
                 elif len(branches.hops) > len(found) or not branches.hops.keys() <= found.keys():
-                    # `Branches.reach`, whose calls would take more time than what they do.
+                    # `Branches.reach`, inlined: its calls would cost more than its work.
                     parts = branches.parts
                     for name in point if len(point) < len(parts) else parts:
                         part = parts.get(name)
@@ -329,7 +330,7 @@ class Index(Generic[E]):
     def overlapping(self, filter: Filter, view: View | None = None) -> list[E]:
         """The entries that overlap the filter and are visible, in the order of insertion."""
         predicates = filter.predicates
-        found: list[Record[E]] = []
+        found: list[IndexRecord[E]] = []
         stack = [self._root]
         while stack:
             node = stack.pop()
@@ -339,7 +340,7 @@ class Index(Generic[E]):
                     found += [record for record in group if filter.overlaps(record.filter)]
         return self._in_order(found, view)
 
-    def _in_order(self, found: list[Record[E]], view: View | None) -> list[E]:
+    def _in_order(self, found: list[IndexRecord[E]], view: View | None) -> list[E]:
         if len(found) > 1:
             found.sort(key=_number)
         if self._marked:
@@ -348,8 +349,8 @@ class Index(Generic[E]):
 
 
 def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:
-    """How many in a row are the same, after so many of the first. Those that are equal, but not the
-    same, may be two runs."""
+    """Runs of identical hops, the first of which has `count` members already. Hops that are equal
+    but not identical may form two runs."""
     runs: list[Run] = []
     for others in following:
         if others is hops:
@@ -371,9 +372,9 @@ def _columns(points: list[dict[str, Value]]) -> dict[str, list[Value]] | None:
         return None
 
 
-def _is_marked(entry: Entry) -> bool:
+def _is_marked(entry: IndexEntry) -> bool:
     return entry.added_by is not None or bool(entry.removed_by)
 
 
-def _number(record: Record[Any]) -> int:
+def _number(record: IndexRecord[Any]) -> int:
     return record.number

@@ -11,14 +11,14 @@ another, until nothing is left to sort by. Under an attribute lie
 - intervals of strings under the prefix that all strings inside have in common;
 - `isPresent` apart.
 
-Intervals with one end, and those that nothing else tells apart, stand on a ladder, in the order of
-an end. What even that cannot tell apart lies on piles.
+Intervals with one end, and those that nothing else separates, are on a ladder, ordered by an end.
+Records that even a ladder cannot separate are on piles.
 
 Every record is in one place only, so nothing is found twice, inserting and removing touch one path,
-and there is no moment at which everything is rebuilt. A search gets what lies near in every
-attribute that was sorted by; it may get too much, and has to test what it gets.
+and nothing is ever rebuilt as a whole. A search returns the records that lie near in every
+attribute that was sorted by. It may return too many, and the caller tests each.
 
-This module knows neither versions nor what is searched for, points and filters apart; `index` does.
+This module knows points and filters, but no versions; `index` does.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from overlay.filters import KIND_OF, Filter, Interval, Value
 from overlay.matching.cells import (
     BOOLEAN_KEYS,
     PRESENT,
-    End,
-    Place,
-    Sort,
-    end_of,
-    place_of,
+    Bound,
+    Cell,
+    CellKind,
+    bound_of,
+    cell_of,
 )
-from overlay.matching.compiled_tests import form_of
+from overlay.matching.compiled_tests import shape_of
 
 if TYPE_CHECKING:
     from overlay.messages import Hop
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Records that a node keeps unsorted. From 3 to 8 the measured times differ little; more is slower.
 LEAF_SIZE: Final = 8
 
-#: Sizes of cells, or lengths of prefixes, up to which many values are looked up at once.
+#: Sizes of cells, or lengths of prefixes, up to which many values are looked up together.
 FEW_SIZES: Final = 4
 
 T = TypeVar("T")
@@ -57,11 +57,11 @@ T = TypeVar("T")
 # --- records --------------------------------------------------------------------------------
 
 
-class Record(Generic[T]):
-    """An entry as the tree holds it; numbers are given once.
+class IndexRecord(Generic[T]):
+    """An entry as the tree holds it; its number is unique.
 
-    It matches a point if `test(point.get, values)`. A search that has come as far as `home` need
-    not ask again what the way there has told: for it there is `rest`.
+    It matches a point if `test(point.get, values)`. For a search that has reached `home`, `rest` is
+    enough: it leaves out what the path has established.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Record(Generic[T]):
         "whole",
     )
 
-    #: What to remove it from; the tree's to set.
+    #: The node or pile that holds it; set by the tree.
     home: Node[T] | _Ladder[T]
 
     def __init__(self, entry: T, filter: Filter, hop: Hop, number: int) -> None:
@@ -85,13 +85,13 @@ class Record(Generic[T]):
         self.filter = filter
         self.hop = hop
         self.number = number
-        #: The filter's form, and that of what is left of it for `rest`.
-        self.whole, self.values = form_of(filter)
+        #: The shape of the filter, and of what is left of it for `rest`.
+        self.whole, self.values = shape_of(filter)
         self.form = self.whole
         self.test = self.rest = self.form.test
 
     def was_equal_in(self, name: str) -> None:
-        """Drop the test of an attribute for which the way to the record is proof enough."""
+        """Drop the test of an attribute that the path to the record has established."""
         self.form = self.form.without(name)
         self.rest = self.form.test
 
@@ -99,23 +99,23 @@ class Record(Generic[T]):
 # --- what to sort by -------------------------------------------------------------------------
 
 
-def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
-    """The attribute to sort by next; None if that takes no record further.
+def _best_attribute(batch: list[IndexRecord[T]], used: frozenset[str]) -> str | None:
+    """The attribute to sort by next; None if no attribute helps.
 
     Equality first. Of equalities the one with the fewest values: the class before the instance,
-    so that a filter which names the class alone finds its own in one place. Of intervals the
-    one that spreads the records most.
+    so that a filter that names only the class is found in one place. Of intervals the one that
+    spreads the records most.
     """
-    tallies: dict[str, Counter[Place]] = {}
+    tallies: dict[str, Counter[Cell]] = {}
     for record in batch:
         for name, interval in record.filter.predicates.items():
-            place = place_of(interval) if name not in used else None
-            if place is not None and place is not PRESENT:
-                tallies.setdefault(name, Counter())[place] += 1
+            cell = cell_of(interval) if name not in used else None
+            if cell is not None and cell is not PRESENT:
+                tallies.setdefault(name, Counter())[cell] += 1
 
     def rank(name: str) -> tuple[int, int, int, str]:
         tally = tallies[name]
-        equal = sum(count for place, count in tally.items() if place.sort is Sort.EQUAL)
+        equal = sum(count for cell, count in tally.items() if cell.kind is CellKind.EQUAL)
         if equal:
             return -equal, len(tally), 0, name
         return 0, -tally.total(), -len(tally), name
@@ -123,12 +123,12 @@ def _best_attribute(batch: list[Record[T]], used: frozenset[str]) -> str | None:
     return min(tallies, key=rank, default=None)
 
 
-def _best_end(batch: list[Record[T]]) -> End | None:
-    """The end to order by next, the one in which most records differ; None if none has any."""
-    bounds: dict[End, set[Any]] = {}
+def _best_end(batch: list[IndexRecord[T]]) -> Bound | None:
+    """The bound to order by next: the one in which most records differ; None if there is none."""
+    bounds: dict[Bound, set[Any]] = {}
     for record in batch:
         for name, interval in record.filter.predicates.items():
-            if (end := end_of(name, interval)) is not None:
+            if (end := bound_of(name, interval)) is not None:
                 bounds.setdefault(end, set()).add(interval.lo if end.lower else interval.hi)
     return min(bounds, key=lambda end: (-len(bounds[end]), end), default=None)
 
@@ -137,17 +137,17 @@ def _best_end(batch: list[Record[T]]) -> End | None:
 
 
 class Node(Generic[T]):
-    """A few records as they came and, once there were too many, branches for the sorted ones."""
+    """A few unsorted records and, once there are too many, branches for the sorted ones."""
 
-    __slots__ = ("branches", "part", "place", "records")
+    __slots__ = ("branches", "cell", "part", "records")
 
-    def __init__(self, part: _Part[T] | None = None, place: Place = PRESENT) -> None:
+    def __init__(self, part: _Part[T] | None = None, cell: Cell = PRESENT) -> None:
         self.part = part
-        self.place = place
-        self.records: list[Record[T]] = []
+        self.cell = cell
+        self.records: list[IndexRecord[T]] = []
         self.branches: Branches[T] | None = None
 
-    def insert(self, record: Record[T]) -> None:
+    def insert(self, record: IndexRecord[T]) -> None:
         node = self
         while (branches := node.branches) is not None:
             branches.hops[record.hop] = branches.hops.get(record.hop, 0) + 1
@@ -161,7 +161,7 @@ class Node(Generic[T]):
         if len(node.records) > LEAF_SIZE:
             node._sort()
 
-    def remove(self, record: Record[T]) -> None:
+    def remove(self, record: IndexRecord[T]) -> None:
         if record in self.records:
             self.records.remove(record)
         else:
@@ -170,7 +170,7 @@ class Node(Generic[T]):
         self.lost(record.hop)
 
     def lost(self, hop: Hop) -> None:
-        """Count that a record of the hop has left this node, or what is below; tidy up."""
+        """Note that a record of the hop has left this subtree, and remove what is empty."""
         node = self
         while True:
             if node.branches is not None and node.branches.are_gone_without(hop):
@@ -179,11 +179,11 @@ class Node(Generic[T]):
             if part is None:
                 return
             if node.branches is None and not node.records:
-                part.drop(node.place)
+                part.drop(node.cell)
             node = part.node
 
     def _sort(self) -> None:
-        """Move the records on: by an attribute, else by an end, else as it goes."""
+        """Sort the records: by an attribute, else by a bound, else into piles."""
         batch, self.records = self.records, []
         branches = self.branches
         if branches is None:
@@ -192,8 +192,8 @@ class Node(Generic[T]):
         while batch and (name := _best_attribute(batch, branches.used)) is not None:
             batch = branches.sort_by_attribute(name, batch)
         if len(batch) <= LEAF_SIZE // 2 and branches.parts:
-            # To test a few takes less time than a look at a ladder. Half of the room is left free,
-            # or the next record would start all this again.
+            # Testing a few records is faster than a ladder. Half of the room stays free, or the
+            # next record would start all this again.
             self.records = batch
             return
         while batch and (end := _best_end(batch)) is not None:
@@ -203,7 +203,7 @@ class Node(Generic[T]):
 
 
 class Branches(Generic[T]):
-    """What a node has sorted: by attributes, by ends, and the rest in one pile for each hop."""
+    """The sorted records of a node: by attributes, by bounds, and the rest in one pile per hop."""
 
     __slots__ = ("hops", "ladders", "node", "parts", "piles", "used", "way")
 
@@ -212,17 +212,17 @@ class Branches(Generic[T]):
         #: The attributes by which everything here has been sorted above.
         self.used: frozenset[str] = node.part.used if node.part is not None else frozenset()
         self.parts: dict[str, _Part[T]] = {}
-        self.ladders: dict[End, _Ladder[T]] = {}
+        self.ladders: dict[Bound, _Ladder[T]] = {}
         #: In the order of insertion; dicts, because one of thousands has to be removed quickly.
-        self.piles: dict[Hop, dict[Record[T], None]] = {}
+        self.piles: dict[Hop, dict[IndexRecord[T], None]] = {}
         #: How many records of each hop are in the node and below it.
         self.hops: dict[Hop, int] = {}
-        #: What `only_way` has found; None since something has changed.
+        #: The result of `equality_children`; None if something has changed since.
         self.way: tuple[str, dict[Any, Node[T]]] | tuple[()] | None = None
 
-    def only_way(self) -> tuple[str, dict[Any, Node[T]]] | tuple[()]:
-        """The attribute, and its children by value, if there is nothing here but equal values of
-        one attribute; empty if there is more. Most nodes are like that, near the root above all."""
+    def equality_children(self) -> tuple[str, dict[Any, Node[T]]] | tuple[()]:
+        """The attribute and its children by value, if all that is sorted here is equalities of one
+        attribute; empty otherwise. Most nodes are like that, above all near the root."""
         self.way = ()
         if len(self.parts) == 1 and not (self.ladders or self.piles):
             [part] = self.parts.values()
@@ -232,22 +232,22 @@ class Branches(Generic[T]):
 
     def reach(
         self, point: Mapping[str, Value], stack: list[Node[T]]
-    ) -> Iterable[tuple[Hop, Iterable[Record[T]]]]:
-        """What can match the point: children are put on the stack, groups by hop returned."""
+    ) -> Iterable[tuple[Hop, Iterable[IndexRecord[T]]]]:
+        """What can match the point: pushes children on the stack, returns groups by hop."""
         parts, get = self.parts, point.get
         for name in point if len(point) < len(parts) else parts:
             part = parts.get(name)
             value = get(name)
             if part is not None and value is not None:
                 part.reach(value, stack)
-        # Most nodes have neither; they are spared the generator.
+        # Most nodes have neither, and need no generator.
         return self.groups(point) if self.ladders or self.piles else ()
 
-    def shared(self, columns: Mapping[str, list[Value]]) -> list[Node[T]] | None:
-        """The children in which each of several points may find something, if there are no others
-        in which one may; None if the points part, or it takes more than a look to tell.
+    def common_children(self, columns: Mapping[str, list[Value]]) -> list[Node[T]] | None:
+        """The children in which all of several points may find something, if no point may find
+        anything elsewhere; None if their paths part, or a quick look cannot tell.
 
-        The points are given by attribute, the values of all under each.
+        The points are given by attribute: the values of all points under each name.
         """
         if self.ladders or self.piles:
             return None
@@ -259,15 +259,15 @@ class Branches(Generic[T]):
                 continue
             values = set(column)
             if not values.isdisjoint((0, 1)) and bool in set(map(type, column)):
-                return None  # A set takes booleans for numbers.
+                return None  # In a set booleans equal numbers.
             if len(values) == 1:
                 part.reach(values.pop(), found)
-            elif not part.is_beside(values):
+            elif not part.misses_all(values):
                 return None
         return found
 
-    def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[Record[T]]]]:
-        """What can match the point of that which is not sorted by attributes, by hop."""
+    def groups(self, point: Mapping[str, Value]) -> Iterator[tuple[Hop, Iterable[IndexRecord[T]]]]:
+        """The records outside the attributes that can match the point, by hop."""
         for end, ladder in self.ladders.items():
             value = point.get(end.name)
             if value is not None and KIND_OF[type(value)] == end.kind:
@@ -276,61 +276,61 @@ class Branches(Generic[T]):
 
     def cross(
         self, predicates: Mapping[str, Interval], stack: list[Node[T]]
-    ) -> Iterator[Iterable[Record[T]]]:
-        """What can overlap a filter: children are put on the stack, groups returned."""
+    ) -> Iterator[Iterable[IndexRecord[T]]]:
+        """What can overlap a filter: pushes children on the stack, returns groups."""
         for name, part in self.parts.items():
             part.cross(predicates.get(name, _ANYTHING), stack)
         for end, ladder in self.ladders.items():
             yield from ladder.cross(predicates.get(end.name, _ANYTHING))
         yield from self.piles.values()
 
-    def child_for(self, record: Record[T]) -> Node[T] | None:
-        """Where a new record belongs; None if it has to wait for more of its sort."""
-        found: tuple[_Part[T], Place] | None = None
+    def child_for(self, record: IndexRecord[T]) -> Node[T] | None:
+        """The child for a new record; None if it stays unsorted until there are more like it."""
+        found: tuple[_Part[T], Cell] | None = None
         for name, interval in record.filter.predicates.items():
             part = self.parts.get(name)
             if part is None:
                 continue
-            place = place_of(interval)
-            if place is None or place is PRESENT:
+            cell = cell_of(interval)
+            if cell is None or cell is PRESENT:
                 continue
-            if place.sort is Sort.EQUAL:
+            if cell.kind is CellKind.EQUAL:
                 record.was_equal_in(name)
-                return part.child(place)
-            found = found or (part, place)
+                return part.child(cell)
+            found = found or (part, cell)
         return found[0].child(found[1]) if found is not None else None
 
-    def sort_by_attribute(self, name: str, batch: list[Record[T]]) -> list[Record[T]]:
-        """Put records under the attribute; those that do not belong there are returned."""
+    def sort_by_attribute(self, name: str, batch: list[IndexRecord[T]]) -> list[IndexRecord[T]]:
+        """Put records under the attribute; returns those that do not belong there."""
         others = []
         part = self._part(name)
         for record in batch:
             interval = record.filter.predicates.get(name)
-            place = place_of(interval) if interval is not None else None
-            if place is None or place is PRESENT:
+            cell = cell_of(interval) if interval is not None else None
+            if cell is None or cell is PRESENT:
                 others.append(record)
             else:
-                if place.sort is Sort.EQUAL:
+                if cell.kind is CellKind.EQUAL:
                     record.was_equal_in(name)
-                part.child(place).insert(record)
+                part.child(cell).insert(record)
         return others
 
-    def sort_by_end(self, end: End, batch: list[Record[T]]) -> list[Record[T]]:
-        """Put records on the ladder; those that have no such end are returned."""
+    def sort_by_end(self, end: Bound, batch: list[IndexRecord[T]]) -> list[IndexRecord[T]]:
+        """Put records on the ladder; returns those that have no such bound."""
         others = []
         ladder = self.ladders.get(end)
         if ladder is None:
             ladder = self.ladders[end] = _Ladder(self.node, end)
         for record in batch:
             interval = record.filter.predicates.get(end.name)
-            if interval is not None and end_of(end.name, interval) == end:
+            if interval is not None and bound_of(end.name, interval) == end:
                 ladder.insert(record)
             else:
                 others.append(record)
         return others
 
-    def put_away(self, record: Record[T]) -> None:
-        """Keep a record that has no value or end to sort it by."""
+    def put_away(self, record: IndexRecord[T]) -> None:
+        """Put a record that has no value or bound to sort by on a pile."""
         for name in record.filter.predicates:
             if name not in self.used:
                 self._part(name).child(PRESENT).insert(record)
@@ -338,19 +338,19 @@ class Branches(Generic[T]):
         self.piles.setdefault(record.hop, {})[record] = None
         record.home = self.node
 
-    def unpile(self, record: Record[T]) -> None:
+    def unpile(self, record: IndexRecord[T]) -> None:
         pile = self.piles[record.hop]
         del pile[record]
         if not pile:
             del self.piles[record.hop]
 
     def are_gone_without(self, hop: Hop) -> bool:
-        """Count one record of the hop less; say whether nothing sorted is left."""
+        """Count one record of the hop less; returns whether nothing sorted is left."""
         if self.hops[hop] > 1:
             self.hops[hop] -= 1
         else:
             del self.hops[hop]
-        self.way = None  # What was in the way of an only way may be gone.
+        self.way = None  # `equality_children` may apply again.
         return not (self.parts or self.ladders or self.piles)
 
     def _part(self, name: str) -> _Part[T]:
@@ -360,7 +360,7 @@ class Branches(Generic[T]):
         return part
 
 
-#: What a filter says of an attribute that it does not name.
+#: The interval of an attribute that a filter does not name.
 _ANYTHING: Final = Interval()
 
 
@@ -378,36 +378,36 @@ class _Part(Generic[T]):
         self.prefixes: dict[int, dict[str, Node[T]]] = {}
         self.present: dict[None, Node[T]] = {}
 
-    def child(self, place: Place) -> Node[T]:
-        """The child at the place, a new one if there was none."""
+    def child(self, cell: Cell) -> Node[T]:
+        """The child in the cell, which is made if there is none."""
         shelf: dict[Any, Node[T]]
-        if place.sort is Sort.EQUAL:
+        if cell.kind is CellKind.EQUAL:
             shelf = self.equal
-        elif place.sort is Sort.CELL:
-            shelf = self.cells.setdefault(place.size, {})
-        elif place.sort is Sort.PREFIX:
-            shelf = self.prefixes.setdefault(place.size, {})
+        elif cell.kind is CellKind.CELL:
+            shelf = self.cells.setdefault(cell.size, {})
+        elif cell.kind is CellKind.PREFIX:
+            shelf = self.prefixes.setdefault(cell.size, {})
         else:
             shelf = self.present
-        node = shelf.get(place.key)
+        node = shelf.get(cell.key)
         if node is None:
-            node = shelf[place.key] = Node(self, place)
+            node = shelf[cell.key] = Node(self, cell)
         return node
 
-    def drop(self, place: Place) -> None:
-        """Take away the child at the place, which is empty, and what that leaves empty."""
-        if place.sort is Sort.EQUAL:
-            del self.equal[place.key]
-        elif place.sort is Sort.CELL:
-            del self.cells[place.size][place.key]
-            if not self.cells[place.size]:
-                del self.cells[place.size]
-        elif place.sort is Sort.PREFIX:
-            del self.prefixes[place.size][place.key]
-            if not self.prefixes[place.size]:
-                del self.prefixes[place.size]
+    def drop(self, cell: Cell) -> None:
+        """Remove the child in the cell, which is empty, and what that leaves empty."""
+        if cell.kind is CellKind.EQUAL:
+            del self.equal[cell.key]
+        elif cell.kind is CellKind.CELL:
+            del self.cells[cell.size][cell.key]
+            if not self.cells[cell.size]:
+                del self.cells[cell.size]
+        elif cell.kind is CellKind.PREFIX:
+            del self.prefixes[cell.size][cell.key]
+            if not self.prefixes[cell.size]:
+                del self.prefixes[cell.size]
         else:
-            del self.present[place.key]
+            del self.present[cell.key]
         if not (self.equal or self.cells or self.prefixes or self.present):
             assert self.node.branches is not None
             del self.node.branches.parts[self.name]
@@ -440,13 +440,13 @@ class _Part(Generic[T]):
         if self.present:
             stack.extend(self.present.values())
 
-    def is_beside(self, values: set[Any]) -> bool:
-        """Whether evidently no child has an interval that contains one of the values, which are no
-        booleans."""
+    def misses_all(self, values: set[Any]) -> bool:
+        """Whether certainly no child has an interval that contains one of the values, none of which
+        is a boolean."""
         if self.present or not self.equal.keys().isdisjoint(values):
             return False
         if len(self.cells) > FEW_SIZES or len(self.prefixes) > FEW_SIZES:
-            return False  # It would take as long as to search for each.
+            return False  # It would take as long as searching for each.
         if self.cells:
             numbers = [value for value in values if isinstance(value, int | float)]
             for size, numbered in self.cells.items():
@@ -490,7 +490,7 @@ class _Part(Generic[T]):
 def _numbered_between(
     numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any
 ) -> Iterator[Node[T]]:
-    """The cells where an interval can overlap [lo, hi], without a look at all if those are few."""
+    """The cells where an interval can overlap [lo, hi]; looks only at these if they are few."""
     first = lo // size - 1.0 if lo is not None else -math.inf
     last = hi // size if hi is not None else math.inf
     if last - first < len(numbered):
@@ -509,15 +509,15 @@ def _named_between(named: dict[str, Node[T]], length: int, lo: Any, hi: Any) -> 
 
 
 class _Ladder(Generic[T]):
-    """Records in the order of an end, those of each hop apart.
+    """Records ordered by a bound, one list per hop.
 
-    Going up from the lowest lower end, or down from the highest upper end, everything that can
+    Going up from the lowest lower bound, or down from the highest upper bound, everything that can
     contain a value comes before the first that cannot.
     """
 
     __slots__ = ("end", "node", "runs", "starts")
 
-    def __init__(self, node: Node[T], end: End) -> None:
+    def __init__(self, node: Node[T], end: Bound) -> None:
         self.node = node
         self.end = end
         #: By hop, (bound, number, record); numbers differ, so records are never compared.
@@ -525,7 +525,7 @@ class _Ladder(Generic[T]):
         #: (bound, hop) where each run starts.
         self.starts = SortedList()
 
-    def insert(self, record: Record[T]) -> None:
+    def insert(self, record: IndexRecord[T]) -> None:
         run = self.runs.get(record.hop)
         if run is None:
             run = self.runs[record.hop] = SortedList()
@@ -535,7 +535,7 @@ class _Ladder(Generic[T]):
         self.starts.add((self._start(run), record.hop))
         record.home = self
 
-    def remove(self, record: Record[T]) -> None:
+    def remove(self, record: IndexRecord[T]) -> None:
         run = self.runs[record.hop]
         self.starts.remove((self._start(run), record.hop))
         run.remove((self._bound(record), record.number, record))
@@ -548,22 +548,22 @@ class _Ladder(Generic[T]):
             del self.node.branches.ladders[self.end]
         self.node.lost(record.hop)
 
-    def reach(self, value: Any) -> Iterator[tuple[Hop, Iterator[Record[T]]]]:
-        """By hop, the records whose end lets the value in."""
+    def reach(self, value: Any) -> Iterator[tuple[Hop, Iterator[IndexRecord[T]]]]:
+        """By hop, the records whose bound admits the value."""
         for start, hop in self.starts if self.end.lower else reversed(self.starts):
             if start > value if self.end.lower else start < value:
                 return
             yield hop, self._up_to(value, self.runs[hop])
 
-    def cross(self, interval: Interval) -> Iterator[Iterator[Record[T]]]:
-        """The records whose end lets in something of the interval."""
+    def cross(self, interval: Interval) -> Iterator[Iterator[IndexRecord[T]]]:
+        """The records whose bound admits a part of the interval."""
         if interval.kind is not None and interval.kind != self.end.kind:
             return
         limit = interval.hi if self.end.lower else interval.lo
         for run in self.runs.values():
             yield self._up_to(limit, run)
 
-    def _up_to(self, limit: Any, run: SortedList) -> Iterator[Record[T]]:
+    def _up_to(self, limit: Any, run: SortedList) -> Iterator[IndexRecord[T]]:
         """The records of the run up to a limit (None: all), from its start on."""
         if self.end.lower:
             steps = run.irange(None, None if limit is None else (limit, math.inf))
@@ -574,6 +574,6 @@ class _Ladder(Generic[T]):
     def _start(self, run: SortedList) -> Any:
         return run[0][0] if self.end.lower else run[-1][0]
 
-    def _bound(self, record: Record[T]) -> Any:
+    def _bound(self, record: IndexRecord[T]) -> Any:
         interval = record.filter.predicates[self.end.name]
         return interval.lo if self.end.lower else interval.hi

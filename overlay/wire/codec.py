@@ -1,7 +1,7 @@
 """Frames to structs and back: msgpack through msgspec, typed and checked while decoding.
 
-Decoding answers with a message or signal, or raises `ProtocolError`; nothing else comes out of it,
-whatever the bytes. The length prefix and its limit belong to the host; `FRAME_LIMIT` is theirs.
+Decoding returns a message or signal, or raises `ProtocolError`, whatever the bytes. The length
+prefix belongs to `frames`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from overlay.errors import FilterError, ProtocolError
 from overlay.filters import Filter
 from overlay.messages import AnyMessage, AnySignal, Message, Signal
 
-#: The largest frame that is read or written. A publication is an event, not a file; what is larger
-#: would hold up everything behind it on the link.
+#: The largest frame that a client may send. A publication is an event, not a file; a larger one
+#: would delay everything behind it on the link.
 FRAME_LIMIT = 1 << 20
 
-#: How msgspec says no; RecursionError to deeply nested garbage.
+#: What msgspec raises; RecursionError for deeply nested garbage.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class StructCodec(Generic[T]):
     def decode(self, data: bytes | memoryview | msgspec.Raw) -> T:
         """The struct in the data.
 
-        Raises ProtocolError if it is none.
+        Raises ProtocolError if the data is invalid.
         """
         try:
             return self._decoder.decode(data)
@@ -68,11 +68,11 @@ def encode(value: Message | Signal) -> bytes:
     return _frames.encode(value)
 
 
-#: The message or signal in a frame. Raises ProtocolError if it is none.
+#: The message or signal in a frame. Raises ProtocolError if it is invalid.
 decode = _frames.decode
 
-#: The message in a frame, where no signals go. Raises ProtocolError if it is none.
+#: The message in a frame that must not be a signal. Raises ProtocolError if it is invalid.
 decode_message = StructCodec[AnyMessage](AnyMessage).decode
 
-#: As `decode`, for whoever decodes by the hundred, at once: raises one of `UNDECODABLE`.
+#: As `decode`, for decoding many frames at once: raises one of `UNDECODABLE`.
 decode_unguarded = _frames.decode_unguarded

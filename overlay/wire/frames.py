@@ -1,11 +1,11 @@
 """Frames on a byte stream: four bytes of length, big-endian, then that many bytes of msgpack.
 
-It is the format of Twisted's `Int32StringReceiver`, without its class: that one calls back once a
-frame and drops the prefix. Here a received chunk becomes a list of whole frames, prefix included,
-so that a broker which forwards a publication writes the slice that it read. The asyncio client
+The format is that of Twisted's `Int32StringReceiver`, whose class calls back once a frame and drops
+the prefix. Here a received chunk becomes a list of whole frames, prefix included, so that a broker
+that forwards a publication writes the slice that it read. The asyncio client
 uses the same code, without Twisted in the user's process.
 
-It knows nothing of what the frames mean.
+This module does not know what the frames mean.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PREFIX_SIZE = _PREFIX.size
 
 #: The largest frame that a broker writes. It has to be more than a client may write: an edge broker
 #: adds to an operation what it makes obsolete (up to ENTRIES_PER_CLIENT numbers of five bytes), and
-#: must not fail where the client was right.
+#: must not fail where the client made no mistake.
 BROKER_FRAME_LIMIT = 8 * FRAME_LIMIT
 
 #: The largest first frame: a hello, of names, a secret and a number, or a goodbye with its reason.
-#: Everybody who can connect may send one, so it is far smaller than what a known peer may send.
+#: Anyone who can connect may send one, so it is far smaller than what a known peer may send.
 HELLO_LIMIT = 4 << 10
 
 
@@ -47,14 +47,12 @@ def pack(value: Message | Signal, limit: int = FRAME_LIMIT) -> bytes:
     """
     body = encode(value)
     if len(body) > limit:
-        raise FrameTooLarge(
-            f"a {type(value).__name__} of {len(body)} bytes is over the limit of {limit}"
-        )
+        raise FrameTooLarge(f"{type(value).__name__} of {len(body)} bytes: at most {limit}")
     return _PREFIX.pack(len(body)) + body
 
 
 class FirstFrame:
-    """Cuts the first frame off what arrives on one connection; what follows it is left whole."""
+    """Cuts the first frame off the stream of one connection; the rest is left as it is."""
 
     __slots__ = ("_data",)
 
@@ -71,9 +69,7 @@ class FirstFrame:
         if len(data) >= PREFIX_SIZE:
             length = _PREFIX.unpack_from(data)[0]
             if length > HELLO_LIMIT:
-                raise ProtocolError(
-                    f"a first frame of {length} bytes is announced; the limit is {HELLO_LIMIT}"
-                )
+                raise ProtocolError(f"first frame of {length} bytes: at most {HELLO_LIMIT}")
             end = PREFIX_SIZE + length
             if len(data) >= end:
                 self._data = b""
@@ -83,14 +79,14 @@ class FirstFrame:
 
 
 class Splitter:
-    """Cuts what arrives on one connection into frames; `limit` is for what a peer may send."""
+    """Cuts the stream of one connection into frames; `limit` is the largest that is accepted."""
 
     __slots__ = ("_have", "_need", "_parts", "limit")
 
     def __init__(self, limit: int = BROKER_FRAME_LIMIT) -> None:
         self.limit = limit
         # The beginning of a frame waits in parts, and is joined when the frame is complete: a
-        # large frame that comes in crumbs is not copied once a crumb.
+        # large frame that arrives in small pieces is not copied once per piece.
         self._parts: list[bytes] = []
         self._have = 0
         self._need = PREFIX_SIZE
@@ -115,7 +111,7 @@ class Splitter:
         while end - start >= PREFIX_SIZE:
             length = unpack(data, start)[0]
             if length > limit:
-                raise ProtocolError(f"a frame of {length} bytes is announced; the limit is {limit}")
+                raise ProtocolError(f"frame of {length} bytes: at most {limit}")
             stop = start + PREFIX_SIZE + length
             if stop > end:
                 need = PREFIX_SIZE + length

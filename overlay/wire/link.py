@@ -12,22 +12,22 @@ one life of the link. The dialling end says hello first, with both; the acceptin
     NEW      this end has never had a peer. What it has queued so far will be sent.
     RESUMED  the peer is the one it was. What it has not received is sent again.
     RESET    the peer has begun anew, or this end has forgotten it: what was queued or in flight
-             is given up, counting starts again, and the owner has to say everything anew.
+             is given up, counting starts again, and the owner has to send its state anew.
 
 If a connection goes when only the accepting end has heard a hello, the dialling end does not know
 of this life, and has seen nothing of it: the next time that is RESUMED from number 0. So each owner
-is told of a peer's new life once, however often connections break.
+learns of a peer's new life once, however often connections break.
 
 **Flow.** Acknowledging is the flow control: a message is acknowledged when the host has handed it
 over to its core, not when it has arrived. So many messages and bytes may be in flight (the window);
-what is beyond waits in the outbox, which is bounded as well: `send` answers False beyond its limit,
+the rest waits in the outbox, which is bounded as well: `send` returns False beyond its limit,
 and the owner has to end the link or to `forget`. What has arrived waits in the inbox, which a peer
 that keeps to the window cannot overrun; one that does breaks the protocol. Reading from the socket
 need never stop, so acknowledgements always come through.
 
 A host, for each new connection: `hello()` and `open`; for each frame: `receive`; then
 `hand_over` while there is something in `inbox` and the core may take it; at the end of each turn
-write what `take` gives. (`receive_all`, `hand_over_some` and `send_all` are the same for many.)
+write what `take` returns. (`receive_all`, `hand_over_some` and `send_all` are the same for many.)
 Every now and then: `take(now, idle=True)`, and end the connection if `silent`. When it is gone:
 `cut`.
 """
@@ -69,11 +69,11 @@ ACK_BYTES = WINDOW_BYTES // 16
 ACK_DELAY_S = 0.05
 
 #: What waits for the window to open. 32 MiB or 50,000 messages are some seconds of all that a
-#: broker can deliver: a reader that is further behind won't catch up.
+#: broker can deliver: a reader that is further behind will not catch up.
 OUTBOX_MESSAGES = 50_000
 OUTBOX_BYTES = 32 << 20
 
-#: A quiet end says that it is alive after HEARTBEAT_S; an end that has heard nothing for IDLE_S,
+#: A quiet end sends a sign of life after HEARTBEAT_S; an end that has heard nothing for IDLE_S,
 #: three heartbeats and some slack for a busy machine, takes the connection for dead. Nothing is
 #: lost by a mistake: the link goes on with the next connection.
 HEARTBEAT_S = 3.0
@@ -142,7 +142,7 @@ class Link:
         #: The life of the other end that this link belongs to, "" before the first contact.
         self.peer = ""
         self.connected = False
-        #: What the peer's last ping said, if it said something; the owner takes it away.
+        #: The note of the peer's last ping, if it had one; the owner resets it.
         self.note = ""
         #: Messages that a forgotten link has not even queued; `open` starts counting anew.
         self.given_up = 0
@@ -161,7 +161,7 @@ class Link:
         #: Messages that have arrived and wait for the core, read-only; and their frames.
         self.inbox: deque[AnyMessage] = deque()
         self._inbox_frames: deque[bytes] = deque()
-        #: How many messages of this life of the link the core has got.
+        #: How many messages of this life of the link the core has received.
         self.handed_over = 0
         self._outbox_bytes = self._unacked_bytes = self._inbox_bytes = 0
         self._acked = 0
@@ -220,12 +220,12 @@ class Link:
         return hello.incarnation == self.peer and (hello.peer == self.incarnation or unused)
 
     def same_process(self, hello: Hello) -> bool:
-        """Whether the hello is of the process that this link belongs to, be it in a later life."""
+        """Whether the hello is from the process of this link, possibly in a later life."""
         return _base(hello.incarnation) == _base(self.peer)
 
     def _begin_life(self) -> None:
-        """Count from zero, under a new name; but a hello that has been said stands: to a dialling
-        end the accepting one's new name is enough to tell this life from the last."""
+        """Count from zero, under a new name, unless a hello has been sent: for the dialling end the
+        new name of the accepting one is enough to distinguish this life from the last."""
         self._clear()
         self.given_up = 0
         if not self._said_hello:
@@ -236,7 +236,7 @@ class Link:
         """Take back into the outbox what the peer has not received."""
         if not self._acked <= received <= self._acked + len(self.unacked):
             raise ProtocolError(
-                f"the peer says it has received {received} messages, of which {self._acked} were "
+                f"the peer claims to have received {received} messages: {self._acked} were "
                 f"acknowledged and {self._acked + len(self.unacked)} sent"
             )
         self._acknowledge(received)
@@ -246,14 +246,14 @@ class Link:
         self._unacked_bytes = 0
 
     def cut(self) -> None:
-        """The connection is gone, be it before `open`; what has arrived may be handed over."""
+        """The connection is gone, possibly before `open`. What has arrived may be handed over."""
         self.connected = False
         self._said_hello = False
 
     def forget(self) -> int:
         """Give up the peer and all that was meant for it; the next `open` will be a RESET.
 
-        Until then what is sent is counted in `given_up` and not kept. Answers how many messages
+        Until then what is sent is counted in `given_up` and not kept. Returns how many messages
         were given up now.
         """
         assert not (self.connected or self._said_hello), "close the connection first"
@@ -285,8 +285,10 @@ class Link:
         )
 
     def send(self, frame: bytes) -> bool:
-        """Queue the frame of a message (`frames.pack`); False if the outbox is now beyond its
-        limits, which the owner must not leave at that."""
+        """Queue the frame of a message (`frames.pack`).
+
+        Returns False if the outbox is now beyond its limits; the owner must then act.
+        """
         if self._forgotten:
             self.given_up += 1
             return True
@@ -296,7 +298,7 @@ class Link:
         return len(outbox) <= self._outbox_limit_messages and size <= self._outbox_limit_bytes
 
     def send_all(self, frames: list[bytes]) -> None:
-        """Queue several frames at once, at a fraction of the price; then look at `full`."""
+        """Queue several frames at once, at a fraction of the cost; then check `full`."""
         if self._forgotten:
             self.given_up += len(frames)
             return
@@ -304,8 +306,9 @@ class Link:
         self._outbox_bytes += sum(map(len, frames))
 
     def take(self, now: float, *, idle: bool = False) -> list[bytes]:
-        """What is to be written now, in this order: messages that the window admits, and an
-        acknowledgement if it is due.
+        """The frames to write now, in order.
+
+        These are messages that the window admits, and an acknowledgement if it is due.
 
         With `idle`, an acknowledgement that is not yet due as well, or a sign of life after
         HEARTBEAT_S of silence.
@@ -347,24 +350,24 @@ class Link:
     # Incoming.
 
     def heard(self, now: float) -> None:
-        """Something has arrived, whatever it is."""
+        """Note that something has arrived."""
         self._heard_at = now
 
     def silent(self, now: float) -> bool:
-        """Whether the connection has to be taken for dead: nothing has come for IDLE_S."""
+        """Whether the connection counts as dead: nothing has arrived for IDLE_S."""
         return self.connected and now - self._heard_at > self._idle_s
 
     @property
     def ack_waits(self) -> bool:
-        """Whether an acknowledgement waits for company; `take(idle=True)` sends it anyway."""
+        """Whether an acknowledgement waits to be sent; `take(idle=True)` sends it."""
         return self.handed_over != self._told
 
     def receive(self, value: AnyMessage | AnySignal, frame: bytes) -> Goodbye | None:
         """Take what has arrived after the hello: a message goes to the inbox, an acknowledgement
         makes room. A goodbye is the owner's to act upon, after what is in the inbox.
 
-        Raises ProtocolError if the peer overran the window, acknowledged what it cannot have got,
-        or said hello twice.
+        Raises ProtocolError if the peer overran the window, acknowledged what it cannot have
+        received, or sent a second hello.
         """
         if isinstance(value, Message):
             self.inbox.append(value)
@@ -394,7 +397,7 @@ class Link:
         try:
             values = [decode_unguarded(frame[PREFIX_SIZE:]) for frame in frames]
         except UNDECODABLE:
-            # What stands before the bad frame counts, and after a goodbye there is no bad frame.
+            # The frames before the bad one count, and nothing after a goodbye is bad.
             return self._receive_each((decode(frame[PREFIX_SIZE:]), frame) for frame in frames)
         if not _SIGNALS.isdisjoint(map(type, values)):
             return self._receive_each(zip(values, frames, strict=True))
@@ -439,8 +442,10 @@ class Link:
         return self.inbox.popleft()
 
     def hand_over_some(self, limit: int) -> tuple[list[AnyMessage], list[bytes]]:
-        """The next messages for the core, at most so many, and their frames; it has to get all of
-        them."""
+        """The next messages for the core, at most so many, and their frames.
+
+        The core must get all of them.
+        """
         inbox, waiting = self.inbox, self._inbox_frames
         if len(inbox) <= limit:
             messages, frames = list(inbox), list(waiting)
@@ -457,7 +462,7 @@ class Link:
         return messages, frames
 
     def drop_inbox(self) -> None:
-        """Throw away what the core has not got."""
+        """Drop what the core has not received."""
         self.inbox.clear()
         self._inbox_frames.clear()
         self._inbox_bytes = 0

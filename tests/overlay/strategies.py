@@ -114,7 +114,7 @@ def numbers() -> st.SearchStrategy[Value]:
 
 
 def strings() -> st.SearchStrategy[str]:
-    """Any string, with a taste for what has to be escaped and for the edges of the code points."""
+    """Any string, with a taste for what must be escaped and for the edges of the code points."""
     edges = st.sampled_from("\x00'\\\n\x7f\u2028\ud7ff\ue000\U0010ffff")
     return st.text(edges | st.characters(exclude_categories=("Cs",)), max_size=8)
 

@@ -407,16 +407,16 @@ def test_from_wire_reads_a_filter_or_raises_filter_error(data: object) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "list is no filter"),
-        ({}, "a filter names at least one attribute"),
-        ({1: []}, "int is no attribute name: a string is"),
-        ({"x": 3}, "attribute 'x': not an interval's ends"),
-        ({"x": [1, 2, 3, 4]}, "attribute 'x': not an interval's ends"),
-        ({"x": [1, 2, 4]}, "attribute 'x': not an interval's ends"),
-        ({"x": [1, 2, True]}, "attribute 'x': not an interval's ends"),
-        ({"x": [None]}, "attribute 'x': NoneType is no value: a number, a string or a boolean is"),
+        ([], "expected a filter, got list"),
+        ({}, "a filter must name at least one attribute"),
+        ({1: []}, "expected an attribute name, a string, got int"),
+        ({"x": 3}, "attribute 'x': invalid interval"),
+        ({"x": [1, 2, 3, 4]}, "attribute 'x': invalid interval"),
+        ({"x": [1, 2, 4]}, "attribute 'x': invalid interval"),
+        ({"x": [1, 2, True]}, "attribute 'x': invalid interval"),
+        ({"x": [None]}, "attribute 'x': expected a number, string or boolean, got NoneType"),
         ({"x": [2, 1]}, "attribute 'x': the interval [2, 1] is empty"),
-        ({"x": [2**63]}, "attribute 'x': an integer beyond 64 bits"),
+        ({"x": [2**63]}, "attribute 'x': integer beyond 64 bits"),
     ],
 )
 def test_from_wire_says_why(data: object, message: str) -> None:
@@ -432,21 +432,21 @@ def test_from_wire_says_why(data: object, message: str) -> None:
     ("what", "reason"),
     [
         ((9, 3), "the interval [9, 3] is empty"),
-        ((1, "a"), "from 1 to 'a' is no interval: a number and a string never compare"),
-        ((1, True), "from 1 to True is no interval: a number and a boolean never compare"),
-        ((1, 2, 3), "a tuple of 3: (lo, hi) is an interval"),
-        (None, "NoneType is no value: a number, a string or a boolean is"),
-        ([1, 2], "list is no value: a number, a string or a boolean is"),
-        (b"ab", "bytes is no value: a number, a string or a boolean is"),
-        (2**63, "an integer beyond 64 bits"),
-        (INT_MIN - 1, "an integer beyond 64 bits"),
-        pytest.param(10**5000, "an integer beyond 64 bits", id="too long for str()"),
-        (float("nan"), "nan is no finite number"),
-        ((None, float("inf")), "inf is no finite number"),
-        ("a\ud800", "'a\\ud800' has a lone surrogate, which is no text"),
+        ((1, "a"), "invalid interval from 1 to 'a': a number and a string do not compare"),
+        ((1, True), "invalid interval from 1 to True: a number and a boolean do not compare"),
+        ((1, 2, 3), "tuple of 3: expected (lo, hi)"),
+        (None, "expected a number, string or boolean, got NoneType"),
+        ([1, 2], "expected a number, string or boolean, got list"),
+        (b"ab", "expected a number, string or boolean, got bytes"),
+        (2**63, "integer beyond 64 bits"),
+        (INT_MIN - 1, "integer beyond 64 bits"),
+        pytest.param(10**5000, "integer beyond 64 bits", id="too long for str()"),
+        (float("nan"), "expected a finite number, got nan"),
+        ((None, float("inf")), "expected a finite number, got inf"),
+        ("a\ud800", "'a\\ud800' contains a lone surrogate"),
         pytest.param(
             "a" * 5000,
-            f"a string of 5000 characters; at most {MAX_STRING_LENGTH}",
+            f"string of 5000 characters: at most {MAX_STRING_LENGTH}",
             id="a long string",
         ),
         (("b" * 99, "a"), f"the interval ['{'b' * 59}…, 'a'] is empty"),
@@ -483,26 +483,26 @@ def test_limits() -> None:
     assert check_value("x", INT_MAX) == INT_MAX
     assert check_value("x", "a" * MAX_STRING_LENGTH)
     assert check_name("n" * MAX_NAME_LENGTH)
-    with pytest.raises(FilterError, match="a name of 129 characters; at most 128"):
+    with pytest.raises(FilterError, match="name of 129 characters: at most 128"):
         check_name("n" * (MAX_NAME_LENGTH + 1))
-    with pytest.raises(FilterError, match="int is no attribute name"):
+    with pytest.raises(FilterError, match="expected an attribute name"):
         check_name(3)
     most = {f"a{i}": i for i in range(MAX_ATTRIBUTES)}
     assert Filter(most).matches(check_point(most))
-    with pytest.raises(FilterError, match="a filter of 65 attributes; at most 64"):
+    with pytest.raises(FilterError, match="filter of 65 attributes: at most 64"):
         Filter(most, one_more=1)
-    with pytest.raises(FilterError, match="a publication of 65 attributes; at most 64"):
+    with pytest.raises(FilterError, match="publication of 65 attributes: at most 64"):
         check_point({**most, "one_more": 1})
 
 
 def test_nothing_and_no_mapping_are_refused() -> None:
-    with pytest.raises(FilterError, match="a filter names at least one attribute"):
+    with pytest.raises(FilterError, match="a filter must name at least one attribute"):
         Filter()
-    with pytest.raises(FilterError, match="a publication names at least one attribute"):
+    with pytest.raises(FilterError, match="a publication must name at least one attribute"):
         check_point({})
-    with pytest.raises(FilterError, match="str is no mapping of names to values"):
+    with pytest.raises(FilterError, match="expected a mapping of names to values, got str"):
         check_point("[x,3]")
-    with pytest.raises(FilterError, match="str is no mapping of names to intervals"):
+    with pytest.raises(FilterError, match="expected a mapping of names to intervals, got str"):
         Filter("[x,=,3]")  # type: ignore[arg-type]
 
 
@@ -513,7 +513,7 @@ def test_an_attribute_is_named_once() -> None:
 
 @pytest.mark.parametrize("make", [eq, gt, ge, lt, le, prefix])
 def test_an_end_that_is_asked_for_is_not_missing(make: Any) -> None:
-    with pytest.raises(FilterError, match="NoneType is no"):
+    with pytest.raises(FilterError, match="got NoneType"):
         make(None)
 
 

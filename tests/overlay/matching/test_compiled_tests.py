@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from overlay.filters import Filter, Value, check_point, ge, present
 from overlay.matching import compiled_tests
-from overlay.matching.compiled_tests import FORMS_LIMIT, Form, compiled, form_of, interpreted
+from overlay.matching.compiled_tests import (
+    SHAPES_LIMIT,
+    FilterShape,
+    compiled,
+    interpreted,
+    shape_of,
+)
 from overlay.matching.index import Index
 from overlay.messages import Hop, Version
 from tests.overlay.strategies import GRID, Model, filters, models, names, points, values
@@ -28,7 +34,7 @@ class Entry:
 
 def agree(filter: Filter, point: dict[str, Value]) -> None:
     expected = filter.matches(point)
-    form, ends = form_of(filter)
+    form, ends = shape_of(filter)
     parts = tuple(compiled_tests._part(*item) for item in filter.predicates.items())
     assert form.test(point.get, ends) == expected
     assert compiled(parts)(point.get, ends) == expected
@@ -41,7 +47,7 @@ def agree(filter: Filter, point: dict[str, Value]) -> None:
 
 
 def admits_only_what_is_right(filter: Filter, point: dict[str, Any]) -> bool:
-    form, ends = form_of(filter)
+    form, ends = shape_of(filter)
     admitted = form.admission(ends)(point)
     if admitted:
         check_point(point)
@@ -68,7 +74,7 @@ def test_what_is_admitted_is_right_and_matches(
 
 def test_what_evidently_is_right_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests in this process may have invented more forms than are compiled.
-    monkeypatch.setattr(compiled_tests, "_forms", {})
+    monkeypatch.setattr(compiled_tests, "_shapes", {})
     filter = Filter({"class": "order", "instance": present(), "price": ge(0)})
     right: dict[str, Any] = {"class": "order", "instance": "x1", "price": 0.5}
     assert admits_only_what_is_right(filter, right)
@@ -107,15 +113,15 @@ def test_filters_that_differ_in_values_only_share_a_form_and_forms_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Other tests shall not have to do with the forms of this one.
-    monkeypatch.setattr(compiled_tests, "_forms", {})
-    one, _ = form_of(Filter(cls="a", x=(1, 2)))
-    other, _ = form_of(Filter(cls="b", x=(3, 9.5)))
+    monkeypatch.setattr(compiled_tests, "_shapes", {})
+    one, _ = shape_of(Filter(cls="a", x=(1, 2)))
+    other, _ = shape_of(Filter(cls="b", x=(3, 9.5)))
     assert one is other
     assert one.without("cls") is other.without("cls")
-    many = [form_of(Filter({f"name{number}": 1})) for number in range(FORMS_LIMIT + 5)]
-    assert len(compiled_tests._forms) <= FORMS_LIMIT
+    many = [shape_of(Filter({f"name{number}": 1})) for number in range(SHAPES_LIMIT + 5)]
+    assert len(compiled_tests._shapes) <= SHAPES_LIMIT
     for number, (form, ends) in enumerate(many):
-        assert isinstance(form, Form)
+        assert isinstance(form, FilterShape)
         assert form.test({f"name{number}": 1}.get, ends)
         assert not form.test({f"name{number}": 2}.get, ends)
 

@@ -31,7 +31,7 @@ from overlay.filters import (
     present,
 )
 from overlay.matching.index import Index, is_visible
-from overlay.matching.tree import LEAF_SIZE, Node, Record
+from overlay.matching.tree import LEAF_SIZE, IndexRecord, Node
 from overlay.messages import Hop, Version
 
 
@@ -387,7 +387,7 @@ def test_a_table_of_thousands_grows_and_shrinks(seed: int) -> None:
     assert_as_new(index)
 
 
-def records_below(node: Node[Entry]) -> list[Record[Entry]]:
+def records_below(node: Node[Entry]) -> list[IndexRecord[Entry]]:
     """All records of a node and below it, having checked how they are kept."""
     found = list(node.records)
     branches = node.branches
@@ -529,7 +529,7 @@ def test_a_batch_is_not_asked_for_attributes_that_it_does_not_have(monkeypatch: 
     index.insert(Entry(Filter(a0=2), "B1"))
     asked = []
     part = type(next(iter(index._root.branches.parts.values())))  # type: ignore[union-attr]
-    monkeypatch.setattr(part, "is_beside", lambda self, values: bool(asked.append(self.name)) or 1)
+    monkeypatch.setattr(part, "misses_all", lambda self, values: bool(asked.append(self.name)) or 1)
     batch: list[dict[str, Value]] = [{"a0": 2, "a1": n / 10} for n in range(2, 99)]
     assert index.runs(batch) == [(("B1",), len(batch))]
     assert asked == ["a1"]
