@@ -1,12 +1,12 @@
-"""Processes that a benchmark starts, asks and ends: brokers, relays, publishers and subscribers.
+"""Child processes that a benchmark or an experiment starts, commands and ends.
 
-Each is on a leash: its standard input is a pipe that only this process holds, and it ends when that
-is closed, however this process ends. They are in sessions of their own, so that Ctrl-C reaches this
-process alone. The first line of a child's standard output says that it is ready, and where it
-listens; some then take orders by the line and answer each with a line. What it writes to standard
-error is shown if it dies.
+A child's standard input is a pipe that only this process holds: the child ends when the pipe is
+closed, however this process ends. Children have sessions of their own, so that Ctrl-C reaches this
+process alone. They take commands as lines of standard input and reply with lines of standard
+output; their standard error goes to a log, whose last lines are part of the error if a child dies.
 
-This module must not know what the children do.
+A benchmark waits for one child at a time (`ready`, `answer`); an experiment waits for several with
+a selector and calls `received` for each that has output. Which lines mean what is not known here.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import select
 import subprocess
 import sys
 import time
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
-from padres_tx.cli.common import CheckFailed, WrongInput
+from bench.errors import CannotMeasure, ChildFailed
 from padres_tx.launcher.overlay_processes import ending, last_lines
 
 #: A process starts within a second, ten of them on two busy cores within a few; more is a hang.
 START_S: Final = 30.0
 
-#: Closing the leash ends a child in milliseconds, a broker after its goodbyes (1 s).
+#: After its pipe is closed a child ends within milliseconds, a broker after it has left (1 s).
 STOP_S: Final = 5.0
+
+#: Read from a child at a time.
+READ_BYTES: Final = 1 << 16
 
 
 class Child:
@@ -36,7 +40,8 @@ class Child:
     def __init__(self, name: str, module: str, *arguments: str, directory: Path) -> None:
         self.name = name
         self._log = directory / f"{name}.log"
-        # -P: a directory called "overlay" where the user happens to be must not be taken for ours.
+        self._unread = b""
+        # -P: a directory called "overlay" in the user's working directory must not be imported.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, *arguments],
@@ -46,7 +51,13 @@ class Child:
                 bufsize=0,
                 start_new_session=True,
             )
+        # Without a buffer they are raw files, to which `Popen` gives a wider type.
+        self._stdin = cast("FileIO", self._process.stdin)
+        #: For a selector; `received` reads it.
+        self.stdout = cast("FileIO", self._process.stdout)
         self.pid = self._process.pid
+        #: Whether it has closed its output, which it does when it ends.
+        self.closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -59,49 +70,60 @@ class Child:
     ) -> None:
         self.stop()
 
-    def ready(self) -> bytes:
-        """Wait for its first line. Raises CheckFailed if it does not start."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
-        if not readable:
-            raise CheckFailed(f"{self.name} is not ready after {START_S:g} s")
-        return self.answer()
-
     def tell(self, line: bytes) -> None:
-        """Give it an order; one at a time."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `answer` says why.
-            self._process.stdin.write(line + b"\n")
+        """Send it a command. If it has died, the next read reports that."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(line + b"\n")
+
+    def ready(self) -> bytes:
+        """Wait for its first line. Raises ChildFailed if it does not start in time."""
+        readable, _, _ = select.select([self.stdout], [], [], START_S)
+        if not readable:
+            raise ChildFailed(f"{self.name} is not ready after {START_S:g} s")
+        return self.answer()
 
     def answer(self) -> bytes:
         """Wait for its next line; a child bounds its own waits.
 
-        Raises CheckFailed if it has died.
+        Raises ChildFailed if it has died.
         """
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self.stdout.readline()
         if not line.endswith(b"\n"):
-            self.stop()
-            code = self._process.returncode
-            raise CheckFailed(f"{self.name} has died, {ending(code)}{last_lines(self._log)}")
+            raise ChildFailed(self.death())
         return line[:-1]
 
-    def stop(self) -> None:
-        """End it, and wait until it has; twice is fine."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
+    def received(self) -> list[bytes]:
+        """The complete lines that one read brings; call it when `stdout` is readable."""
+        read = self.stdout.read(READ_BYTES)
+        if not read:
+            self.closed = True
+            return []
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        return lines
+
+    def death(self) -> str:
+        """How it ended, with the last lines of its log; stops it if it has not."""
+        self.stop()
+        return f"{self.name} has died, {ending(self._process.returncode)}{last_lines(self._log)}"
+
+    def stop(self, patience_s: float = STOP_S) -> None:
+        """Close its pipes and wait until it has ended, killing it after `patience_s`.
+
+        Stopping it again does nothing.
+        """
+        for pipe in (self._stdin, self.stdout):
             pipe.close()
         try:
-            self._process.wait(STOP_S)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
 def require_cpu_clock() -> None:
-    """Raises WrongInput where one process cannot read another's CPU time."""
+    """Raises CannotMeasure where one process cannot read another's CPU time."""
     if sys.platform != "linux":
-        raise WrongInput("this benchmark reads the CPU time of other processes; that needs Linux")
+        raise CannotMeasure("reading the CPU time of other processes requires Linux")
 
 
 def cpu_s(pid: int) -> float:
@@ -111,8 +133,8 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_mb(pid: int) -> float:
-    """The resident memory of a process; on Linux."""
+    """The resident memory of a process, on Linux. Raises ChildFailed if it has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise CheckFailed(f"process {pid} has ended")
+    raise ChildFailed(f"process {pid} has ended")

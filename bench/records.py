@@ -1,24 +1,25 @@
-"""What an experiment leaves behind: its directory, and what stands in each file.
+"""The directory of an experiment, and the contents of each file.
 
     DIR/manifest.json                 the specs, the seeds, the versions, the machine, the command
-    DIR/runs/<run_id>/run.json        `Run`: what was combined in this run
+    DIR/runs/<run_id>/run.json        `Run`: the parameters of this run
     DIR/runs/<run_id>/brokers/*.jsonl by broker, the records of `overlay.trace`, if it is traced
     DIR/runs/<run_id>/clients/*.jsonl by client, `ClientRecord`
-    DIR/runs/<run_id>/done.json       `Done`: the run is complete, and this much is in it
-    DIR/runs/<run_id>/failed.json     `Failed`: the run has come to nothing, for this reason
-    DIR/beforehand.json               the waits and rates that were found out before the runs
+    DIR/runs/<run_id>/done.json       `RunDone`: the run is complete; the numbers of its records
+    DIR/runs/<run_id>/failed.json     `RunFailure`: the run could not be completed, and why
+    DIR/calibration.json              the waits and rates that were measured before the runs
 
-Besides there are logs, and the brokers' topology with its ports. A run without done.json is not
-complete: it is made anew when the sweep is resumed, and nobody else should look at it.
+There are also logs, and the brokers' topology with its ports. A run without done.json is not
+complete: a resumed sweep repeats it, and readers should ignore it.
 
-Records are written as they come, one JSON object a line; fields that do not apply are left out, so
-a reader declares its schema and takes what is missing for nothing.
+Records are written as they occur, one JSON object per line; fields that do not apply are left out,
+so a reader needs a schema and takes a missing field as empty (`bench.spark.records` derives its
+schemas from the structs here).
 
-All times are nanoseconds of one clock: wall time as it was when the run began, moved on by the
-monotonic clock, which all processes of a machine share. So the times of clients can be subtracted
-from each other, and laid beside the `at_ns` of brokers, which measure in the same way.
+All times are nanoseconds of one clock: the wall time when the run began, advanced by the monotonic
+clock, which all processes of a machine share. So the times of clients can be subtracted from each
+other, and compared with the `at_ns` of brokers, which use the same clock.
 
-For whoever writes records and whoever reads them; it must not know how a run is made.
+Writers and readers of records use this module; it must not know how a run is made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-#: What the layout is called in the manifest; another number means that old readers are wrong.
+#: The version of the layout, in the manifest; old readers cannot read a layout with another number.
 LAYOUT = 1
 
 MANIFEST = "manifest.json"
@@ -39,28 +40,30 @@ RUNS = "runs"
 RUN = "run.json"
 DONE = "done.json"
 FAILED = "failed.json"
-BEFOREHAND = "beforehand.json"
+CALIBRATION = "calibration.json"
+#: What it was called in directories of early versions.
+OLD_CALIBRATION = "beforehand.json"
 BROKERS = "brokers"
 CLIENTS = "clients"
 
-#: Records that wait in memory. The file has them after FLUSH_S at the latest (`agents`).
+#: Records that wait in memory. The file has them after FLUSH_S at the latest (`client_process`).
 BUFFER_BYTES = 1 << 20
 
 Kind: TypeAlias = Literal["tx", "sent", "event"]
 
 
 class ClientRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What one client saw.
+    """What one client observed.
 
-    tx      a transaction, at its coordinator: from `begin_ns` to `end_ns`, which is when the
-            coordinator has the result, or, in BL-WAIT's dispatching, the receiver's
-            acknowledgement of the publication. `status` is "committed" or "aborted"; in BL-WAIT
-            also "misrouted" if the publication came to the wrong client, and "lost" if to nobody.
-            `owner` is the client that has what was handed over, if the transaction is committed.
+    tx      a transaction, at its coordinator: from `begin_ns` to `end_ns`, when the coordinator
+            has the result or, in BL-WAIT's dispatching, the receiver's acknowledgement of the
+            publication. `status` is "committed" or "aborted"; in BL-WAIT also "misrouted" if the
+            wrong client received the publication, and "lost" if no client did. `owner` is the
+            client that has the instance afterwards, if the transaction committed.
     sent    an event was published: the publisher's number `n`, its instance `x`, and `owner`, the
-            client that has to receive it, if that is certain. With `tx` it is one of a
-            transaction, and is to be received if and only if that is committed.
-    event   an event was received: `publisher` and `n` as there.
+            client that has to receive it, if that is certain. With `tx`, the event belongs to a
+            transaction and has to be received if and only if that commits.
+    event   an event was received; `publisher` and `n` are those of the `sent` record.
 
     `op_id` is the event's name in the traces of the brokers.
     """
@@ -84,50 +87,50 @@ class ClientRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of a sweep, and what it was run with."""
+    """The parameters of one run of a sweep."""
 
     run_id: str
     experiment: str
     #: The paper's figure that it belongs to, or 0.
     figure: int
-    #: The engine; for one that waits also how its wait was found. One line in a figure.
+    #: The engine; for one that waits also how its wait was chosen. One line in a figure.
     series: str
     engine: str
     topology: str
-    #: How many.
+    #: Numbers of brokers and clients.
     brokers: int
     clients: int
-    #: Transactions that a coordinator has under way at once.
+    #: Transactions that a coordinator has open at once.
     concurrency: int
-    #: How often the scenario is there, each time with clients and an event space of its own.
+    #: Instances of the scenario, each with its own clients and event space.
     instances: int
     #: Of each coordinator.
     transactions: int
-    #: From 1. The same number means the same places, whatever the engine.
+    #: From 1. Runs with the same number have the same placement, whatever the engine.
     repetition: int
     seed: int
-    #: Of each link between brokers, and of each client's.
+    #: Of each link between brokers, and of each client's link.
     delay_ms: float
     client_delay_ms: float
     workload: str
-    #: The workload's own options, and what the spec calls this set of them.
+    #: The workload's own options, and the name of this set of them in the spec.
     options: dict[str, Any]
     variant: str
-    #: Sequential message delays of a transaction from these places, as the simulator counts them,
-    #: if it can: the mean over those to whom work is handed over.
+    #: Sequential message delays of a transaction with this placement, as the simulator counts
+    #: them, or None: the mean over the agents.
     counted_delays: float | None
     #: "smallest", "paper" or "fixed"; "" and None for engines that do not wait.
     bl_wait: str
     bl_wait_s: float | None
     #: Client -> broker.
     placement: dict[str, str]
-    #: Whether the brokers recorded what they did, which costs them time.
+    #: Whether the brokers wrote traces, which costs them time.
     trace: bool
     quick: bool
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has led to. Counts are of records."""
+class RunDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a complete run. Counts are of records."""
 
     run_id: str
     transactions: int
@@ -135,16 +138,16 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     statuses: dict[str, int]
     sent: int
     events: int
-    #: From the word "go" to the last client's end.
+    #: From the command "go" until the last client has finished.
     took_s: float
-    #: Of each broker and each client process, where the system tells: who was busy, and how much.
+    #: CPU time of each broker and each client process, where the system provides it.
     cpu_s: dict[str, float]
     client_records: int
     broker_records: int
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run has come to nothing, and after what time."""
+class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run could not be completed, and after what time."""
 
     run_id: str
     reason: str
@@ -155,17 +158,17 @@ Clock: TypeAlias = Callable[[], int]
 
 
 def clock(epoch_ns: int) -> Clock:
-    """The clock of a run: wall time at its beginning, then the machine's monotonic clock."""
+    """The clock of a run: the wall time at its beginning, advanced by the monotonic clock."""
     return lambda: time.monotonic_ns() + epoch_ns
 
 
 def epoch_ns() -> int:
-    """What has to be added to the monotonic clock to have wall time."""
+    """The difference between wall time and the monotonic clock."""
     return time.time_ns() - time.monotonic_ns()
 
 
-class Book:
-    """The records of one client, on their way into its file."""
+class RecordWriter:
+    """Writes the records of one client into its file."""
 
     def __init__(self, run: str, client: str, path: Path, now_ns: Clock) -> None:
         self.now_ns = now_ns

@@ -1,7 +1,7 @@
-"""`padres-tx experiment`: run experiments, and what is made of their records.
+"""`padres-tx experiment`: the group, and the command `run`.
 
 The group loads its other commands when they are used, since `run` must work where Spark is not
-installed. Here is also how a sweep looks: bars in a terminal, otherwise a line for each run.
+installed. A sweep's progress is shown as bars in a terminal, otherwise as a line for each run.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from rich.progress import (
 )
 
 from bench.experiments.single_run import STALL_S, Interrupted
-from bench.records import Done, Failed
+from bench.records import RunDone, RunFailure
 from padres_tx.cli.common import CheckFailed, WrongInput
 
-#: Command -> where it is.
+#: Command -> module and attribute.
 COMMANDS = {
     "report": "bench.spark.report_cli:report",
     "compare": "bench.report.compare_cli:compare",
 }
 
 
-class Commands(click.Group):
-    """Loads a command when it is asked for."""
+class ExperimentGroup(click.Group):
+    """Loads a command when it is first used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *COMMANDS]
@@ -51,8 +51,8 @@ class Commands(click.Group):
 
 
 def _missing(name: str, error: ImportError) -> click.Command:
-    """What stands in the place of a command that needs more than is installed."""
-    reason = f"{name} cannot be loaded ({error}); it needs pip install 'padres-tx[spark]'"
+    """A substitute for a command that needs packages that are not installed."""
+    reason = f"cannot load {name} ({error}); it requires pip install 'padres-tx[spark]'"
 
     def refuse(arguments: tuple[str, ...]) -> None:
         raise WrongInput(reason)
@@ -66,7 +66,7 @@ def _missing(name: str, error: ImportError) -> click.Command:
     )
 
 
-@click.group(cls=Commands)
+@click.group(cls=ExperimentGroup)
 def experiment() -> None:
     """Compare engines on overlays of real processes: the paper's experiments, or your own."""
 
@@ -80,7 +80,7 @@ Examples:
   padres-tx experiment run mine.yaml --out mine --seed 7
 
 \b
-If it is interrupted, the same command goes on with the runs that are missing.
+If interrupted, repeat the command to continue with the missing runs.
 """
 )
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
@@ -90,20 +90,22 @@ If it is interrupted, the same command goes on with the runs that are missing.
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     metavar="DIR",
-    help="Where the records go.",
+    help="The directory for the records.",
 )
-@click.option("--quick", is_flag=True, help="The short version, of a few minutes.")
-@click.option("--seed", type=int, metavar="N", help="Draw other places. [default: the spec's]")
+@click.option("--quick", is_flag=True, help="Run the short version, which takes a few minutes.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Seed of the random placement. [default: the spec's]"
+)
 @click.option(
     "--repetitions",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="How often each run is made. [default: the spec's]",
+    help="Number of repetitions of each run. [default: the spec's]",
 )
 @click.option(
     "--trace/--no-trace",
     default=None,
-    help="Whether brokers record what they do, which takes time. [default: the spec's]",
+    help="Whether brokers write traces, which costs time. [default: the spec's]",
 )
 @click.option(
     "--stall-s",
@@ -111,9 +113,9 @@ If it is interrupted, the same command goes on with the runs that are missing.
     default=STALL_S,
     show_default=True,
     metavar="S",
-    help="Give a run up in which nothing has moved for so long.",
+    help="Fail a run that makes no progress for so long.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be run.")
+@click.option("--dry-run", is_flag=True, help="List the runs without running them.")
 def run(
     *,
     specs: tuple[str, ...],
@@ -125,11 +127,11 @@ def run(
     stall_s: float,
     dry_run: bool,
 ) -> None:
-    """Run experiments with real brokers and clients, and keep what they recorded in DIR.
+    """Run experiments with real brokers and clients, and store their records in DIR.
 
     SPEC is base, overlay_size, concurrency, clients or regular_traffic (Figures 5 to 9), or a
-    .yaml, .yml or .json file of your own. Each combination of what a spec lists is a run, with
-    processes of its own. Exit code 1 if a run failed.
+    .yaml, .yml or .json file of your own. Each combination of a spec's lists is a run, with its own
+    processes. Exits with code 1 if a run failed.
     """
     # Imported here: `padres-tx --help` should not wait for it.
     from bench.experiments import spec
@@ -144,41 +146,41 @@ def run(
         names = [each.name for each in chosen]
         for name in names:
             if names.count(name) > 1:
-                raise WrongInput(f"two of the specs are called {name}")
+                raise WrongInput(f"two specs have the name {name}")
         if dry_run:
             for each in chosen:
                 for combination in each.combinations():
                     click.echo(combination.run_id)
             return
         signals = Signals()
-        looker = Looker(Console(stderr=True))
+        progress = ProgressBars(Console(stderr=True))
         with signals.caught():
             sweep = Sweep(
                 directory,
                 chosen,
-                looker,
+                progress,
                 quick=quick,
                 stopping=signals.stopping,
                 hurry=signals.hurry,
                 stall_s=stall_s,
             )
             kept = sum(map(sweep.done, sweep.combinations))
-            with looker.looking(len(sweep.combinations), kept):
+            with progress.showing(len(sweep.combinations), kept):
                 failed = sweep.run()
     except (spec.SpecError, ManifestError) as error:
         raise WrongInput(str(error)) from None
     except Interrupted:
-        raise CheckFailed("interrupted; the same command goes on where it was") from None
+        raise CheckFailed("interrupted; repeat the command to continue") from None
     if failed:
         raise CheckFailed(
-            f"{len(failed)} of {len(sweep.combinations)} runs failed; the same command makes "
-            "them anew"
+            f"{len(failed)} of {len(sweep.combinations)} runs failed; repeat the command to run "
+            "them again"
         )
     click.echo(f"{len(sweep.combinations)} runs are in {directory}")
 
 
-class Looker:
-    """Shows how a sweep goes."""
+class ProgressBars:
+    """Shows the progress of a sweep."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -195,11 +197,11 @@ class Looker:
         self._run: TaskID | None = None
         self._total = self._ended = 0
 
-    def looking(self, total: int, kept: int) -> Self:
-        """For a `with` around the sweep: so many runs, of which some are there already."""
+    def showing(self, total: int, kept: int) -> Self:
+        """For a `with` around the sweep: the number of runs, and how many are complete already."""
         self._total, self._ended = total, kept
         if kept:
-            self._line(f"{kept} of {total} runs are there already")
+            self._line(f"{kept} of {total} runs are complete already")
         self._runs = self._bars.add_task("runs", total=total, completed=kept)
         self._run = self._bars.add_task("", total=None, visible=False)
         return self
@@ -215,7 +217,7 @@ class Looker:
         assert self._run is not None
         self._bars.reset(self._run, description=run_id, total=steps, visible=True)
 
-    def moved(self, done: int) -> None:
+    def progressed(self, done: int) -> None:
         assert self._run is not None
         self._bars.update(self._run, completed=done)
 
@@ -225,16 +227,16 @@ class Looker:
         if not self._console.is_terminal:
             self._line(text)
 
-    def ended(self, run_id: str, done: Done | Failed) -> None:
+    def ended(self, run_id: str, done: RunDone | RunFailure) -> None:
         assert self._runs is not None
         self._ended += 1
         self._bars.update(self._runs, completed=self._ended)
-        if isinstance(done, Failed):
-            told = f"FAILED after {done.after_s:.1f} s: {done.reason}"
+        if isinstance(done, RunFailure):
+            result = f"FAILED after {done.after_s:.1f} s: {done.reason}"
         else:
             statuses = ", ".join(f"{count} {status}" for status, count in done.statuses.items())
-            told = f"{done.took_s:.1f} s: {statuses or 'no transactions'}, {done.events} events"
-        self._line(f"[{self._ended}/{self._total}] {run_id}: {told}")
+            result = f"{done.took_s:.1f} s: {statuses or 'no transactions'}, {done.events} events"
+        self._line(f"[{self._ended}/{self._total}] {run_id}: {result}")
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

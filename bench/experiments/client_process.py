@@ -1,16 +1,16 @@
-"""A process with clients of an experiment, started by `single_run`.
+"""A process with clients of an experiment: `python -m bench.experiments.client_process SPEC`.
 
-The command is `python -m bench.experiments.client_process CAST`.
-CAST is a file that says which players are in this process, and where their brokers are. The process
-connects and prepares them and says so; at the word "go" they play, while it tells how far they are;
-when all have played it says so, and at the word "leave" they leave. They stay until then because a
-client that leaves takes its subscriptions back at every broker, while others still measure.
+SPEC is a file with a `ProcessSpec`: the roles in this process, and the addresses of their brokers.
+The process connects and prepares the clients and reports `ClientsReady`. At the command "go" the
+roles run, and the process reports their progress; when all have finished it reports that, and at
+the command "leave" the clients leave. They stay connected until then because a leaving client's
+subscriptions are removed at every broker, which would disturb processes that still measure.
 
-It speaks by the line: what it says is on standard output, one JSON object (`Said`) each; what it is
-told comes by standard input, which is also its leash: when that is closed, nobody wants the
-process any more, and it ends at once. Records go to files, one for each client.
+Reports are lines on standard output, one JSON object each (`ProcessReport`); commands are lines on
+standard input. When standard input is closed, `single_run` has ended, and this process ends at
+once. Records go to files, one for each client.
 
-The scenarios are in `workloads`; this module must not know what they do.
+The scenarios are in `workloads`; what they do must not be known here.
 """
 
 from __future__ import annotations
@@ -31,137 +31,139 @@ import msgspec
 
 import padres_tx
 from bench.experiments import workloads
-from bench.experiments.roles import Player, Scene
-from bench.records import Book, clock
+from bench.experiments.roles import Role, ScenarioInstance
+from bench.records import RecordWriter, clock
 from overlay.errors import OverlayError
 from padres_tx import registry
 
-#: How often it tells how far it is: as often as a person sees a difference.
+#: How often it reports progress: as often as a person sees a difference.
 REPORT_S: Final = 0.25
 
-#: What a process that is killed may lose of its records.
+#: Records are in the file after this time; a process that is killed loses at most the rest.
 FLUSH_S: Final = 1.0
 
-#: Orders.
-GO: Final = b"go\n"
-LEAVE: Final = b"leave\n"
+#: Commands.
+GO: Final = b"go"
+LEAVE: Final = b"leave"
 
-FAILED: Final = 1
-#: Nobody holds the leash any more.
-ABANDONED: Final = 3
+#: Exit codes: a role has failed; standard input was closed.
+EXIT_FAILED: Final = 1
+EXIT_ABANDONED: Final = 3
 
 
-class Group(msgspec.Struct, frozen=True):
-    """The players of one instance of the scenario that are in one process."""
+class RoleGroup(msgspec.Struct, frozen=True):
+    """The roles of one scenario instance that share a process."""
 
-    scene: Scene
+    scenario: ScenarioInstance
     roles: tuple[str, ...]
 
 
-class Cast(msgspec.Struct, frozen=True):
-    """What one process is given."""
+class ProcessSpec(msgspec.Struct, frozen=True):
+    """What one client process runs."""
 
     run_id: str
     epoch_ns: int
     workload: str
-    groups: tuple[Group, ...]
+    groups: tuple[RoleGroup, ...]
     #: Client -> "host:port" of its broker.
     addresses: dict[str, str]
     #: Where the records go.
     directory: str
 
 
-class Ready(msgspec.Struct, tag=True):
-    """All players are prepared."""
+class ClientsReady(msgspec.Struct, tag=True):
+    """All roles are prepared."""
 
 
-class Going(msgspec.Struct, tag=True):
-    """How far they are: steps of the workload, and records of any kind."""
+class ClientsProgress(msgspec.Struct, tag=True):
+    """Completed steps of the workload, and records of all kinds, so far."""
 
     done: int
     records: int
 
 
-class Played(msgspec.Struct, tag=True):
-    """All have played to the end: records by kind, transactions by status."""
+class ClientsFinished(msgspec.Struct, tag=True):
+    """All roles have finished: records by kind, transactions by status."""
 
     done: int
     records: dict[str, int]
     statuses: dict[str, int]
 
 
-class Broken(msgspec.Struct, tag=True):
-    """It cannot go on."""
+class ClientsFailed(msgspec.Struct, tag=True):
+    """A role has failed, and the process ends."""
 
     reason: str
 
 
-Said: TypeAlias = Ready | Going | Played | Broken
+ProcessReport: TypeAlias = ClientsReady | ClientsProgress | ClientsFinished | ClientsFailed
 
-said_decoder = msgspec.json.Decoder(Said)
+report_decoder = msgspec.json.Decoder(ProcessReport)
 
 
-class Ensemble:
-    """The players of this process."""
+class Clients:
+    """The clients of this process in their roles."""
 
-    def __init__(self, cast: Cast) -> None:
-        self.cast = cast
-        self.players: list[Player] = []
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+        self.roles: list[Role] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, orders: asyncio.StreamReader) -> None:
-        """From connecting to leaving. Raises what players raise."""
+    async def run(self, commands: asyncio.StreamReader) -> None:
+        """From connecting to leaving. Raises what roles raise."""
         async with AsyncExitStack() as stack:
-            for group in self.cast.groups:
-                # Or the first transaction would wait until its engine is imported.
-                registry.load(group.scene.engine)
-                for role in group.roles:
-                    self.players.append(await self._player(stack, group.scene, role))
-            await self._all(player.prepare() for player in self.players)
-            # What is there now stays: the collector need not look at it again.
+            for group in self.spec.groups:
+                # Otherwise the first transaction would include the import of its engine.
+                registry.load(group.scenario.engine)
+                for name in group.roles:
+                    self.roles.append(await self._connect(stack, group.scenario, name))
+            await self._all(role.prepare() for role in self.roles)
+            # What exists now stays: the garbage collector need not look at it again.
             gc.collect()
             gc.freeze()
-            say(Ready())
-            await self._ordered(orders, GO)
-            telling = asyncio.create_task(self._tell())
+            report(ClientsReady())
+            await self._await_command(commands, GO)
+            reporting = asyncio.create_task(self._report_progress())
             try:
-                await self._all(player.play() for player in self.players)
+                await self._all(role.run() for role in self.roles)
             finally:
-                telling.cancel()
-            for player in self.players:
-                player.book.flush()
+                reporting.cancel()
+            for role in self.roles:
+                role.writer.flush()
             written, statuses = Counter[str](), Counter[str]()
-            for player in self.players:
-                written += player.book.written
-                statuses += player.book.statuses
-            say(Played(self._done, dict(written), dict(sorted(statuses.items()))))
-            await self._ordered(orders, LEAVE)
+            for role in self.roles:
+                written += role.writer.written
+                statuses += role.writer.statuses
+            report(ClientsFinished(self._done, dict(written), dict(sorted(statuses.items()))))
+            await self._await_command(commands, LEAVE)
 
-    async def _player(self, stack: AsyncExitStack, scene: Scene, role: str) -> Player:
-        workload = workloads.load(self.cast.workload)
-        name = scene.names[role]
-        book = Book(
-            self.cast.run_id,
+    async def _connect(self, stack: AsyncExitStack, scenario: ScenarioInstance, role: str) -> Role:
+        workload = workloads.load(self.spec.workload)
+        name = scenario.names[role]
+        writer = RecordWriter(
+            self.spec.run_id,
             name,
-            Path(self.cast.directory) / f"{name}.jsonl",
-            clock(self.cast.epoch_ns),
+            Path(self.spec.directory) / f"{name}.jsonl",
+            clock(self.spec.epoch_ns),
         )
-        stack.callback(book.close)
+        stack.callback(writer.close)
 
         def failed(error: Exception) -> None:
-            # An operation that comes too late may be refused: what waits takes that into account.
-            if not (scene.waits and isinstance(error, OverlayError)) and not self._failure.done():
+            # Of an engine that waits, an operation that comes too late may be refused; workloads
+            # record what that leads to.
+            expected = scenario.waits and isinstance(error, OverlayError)
+            if not expected and not self._failure.done():
                 self._failure.set_exception(error)
 
         client = await stack.enter_async_context(
-            padres_tx.connect(self.cast.addresses[name], name=name, on_error=failed)
+            padres_tx.connect(self.spec.addresses[name], name=name, on_error=failed)
         )
-        options = workload.Options.model_validate(scene.options)
-        return workload.roles[role](role, client, scene, book, options)
+        options = workload.Options.model_validate(scenario.options)
+        return workload.roles[role](role, client, scenario, writer, options)
 
-    async def _all(self, doings: Iterable[Awaitable[None]]) -> None:
-        """Let all do it; the first failure of any kind ends it."""
-        together = asyncio.gather(*doings)
+    async def _all(self, tasks: Iterable[Awaitable[None]]) -> None:
+        """Await all; the first failure, also one outside of them, cancels the others."""
+        together = asyncio.gather(*tasks)
         try:
             await asyncio.wait((together, self._failure), return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
@@ -173,72 +175,72 @@ class Ensemble:
                 await together
 
     @staticmethod
-    async def _ordered(orders: asyncio.StreamReader, word: bytes) -> None:
-        told = await orders.readline()
-        if told != word:
-            assert not told, f"{told!r} where {word!r} is due"
-            os._exit(ABANDONED)
+    async def _await_command(commands: asyncio.StreamReader, expected: bytes) -> None:
+        line = await commands.readline()
+        if line != expected + b"\n":
+            assert not line, f"expected the command {expected!r}, got {line!r}"
+            os._exit(EXIT_ABANDONED)
 
     @property
     def _done(self) -> int:
-        return sum(player.done for player in self.players)
+        return sum(role.done for role in self.roles)
 
-    async def _tell(self) -> None:
+    async def _report_progress(self) -> None:
         flush_in_s = FLUSH_S
         while True:
             await asyncio.sleep(REPORT_S)
-            records = sum(player.book.written.total() for player in self.players)
-            say(Going(self._done, records))
+            records = sum(role.writer.written.total() for role in self.roles)
+            report(ClientsProgress(self._done, records))
             flush_in_s -= REPORT_S
             if flush_in_s <= 0:
                 flush_in_s = FLUSH_S
-                for player in self.players:
-                    player.book.flush()
+                for role in self.roles:
+                    role.writer.flush()
 
 
-def say(what: Said) -> None:
-    """Tell the runner, which reads all the time."""
+def report(what: ProcessReport) -> None:
+    """Send a report to `single_run`, which reads all the time."""
     try:
         os.write(sys.stdout.fileno(), msgspec.json.encode(what) + b"\n")
     except BrokenPipeError:
-        os._exit(ABANDONED)
+        os._exit(EXIT_ABANDONED)
 
 
-async def perform(cast: Cast) -> int:
-    """Run a cast; answers the exit code."""
+async def run(spec: ProcessSpec) -> int:
+    """Run the clients of a spec; returns the exit code."""
     loop = asyncio.get_running_loop()
-    orders = asyncio.StreamReader()
-    gone = asyncio.Event()
+    commands = asyncio.StreamReader()
+    closed = asyncio.Event()
 
-    class Leash(asyncio.StreamReaderProtocol):
+    class StandardInput(asyncio.StreamReaderProtocol):
         def connection_lost(self, error: Exception | None) -> None:
-            gone.set()
+            closed.set()
 
         def eof_received(self) -> bool:
-            gone.set()
+            closed.set()
             return super().eof_received() or False
 
-    await loop.connect_read_pipe(lambda: Leash(orders), sys.stdin)
-    performing = asyncio.create_task(Ensemble(cast).run(orders))
-    abandoned = asyncio.create_task(gone.wait())
-    await asyncio.wait((performing, abandoned), return_when=asyncio.FIRST_COMPLETED)
-    if not performing.done():
-        # Brokers see the connections break; goodbyes could take as long as they like.
-        os._exit(ABANDONED)
+    await loop.connect_read_pipe(lambda: StandardInput(commands), sys.stdin)
+    running = asyncio.create_task(Clients(spec).run(commands))
+    abandoned = asyncio.create_task(closed.wait())
+    await asyncio.wait((running, abandoned), return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        # Brokers see the connections break; leaving in order would have no time limit.
+        os._exit(EXIT_ABANDONED)
     abandoned.cancel()
     try:
-        performing.result()
-    except Exception as error:  # Whatever a player of one's own does; the runner tells it.
+        running.result()
+    except Exception as error:  # Any error of a user's role; `single_run` shows it.
         traceback.print_exc()
-        say(Broken(f"{type(error).__name__}: {error}"))
-        return FAILED
+        report(ClientsFailed(f"{type(error).__name__}: {error}"))
+        return EXIT_FAILED
     return 0
 
 
 def main() -> None:
-    """Run the cast in the file that the argument names."""
-    cast = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Cast)
-    sys.exit(asyncio.run(perform(cast)))
+    """Run the spec in the file that the argument names."""
+    spec = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ProcessSpec)
+    sys.exit(asyncio.run(run(spec)))
 
 
 if __name__ == "__main__":

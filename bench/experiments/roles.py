@@ -1,16 +1,17 @@
-"""What a workload is made of: players in their roles, and the scene that they play in.
+"""The building blocks of workloads: roles, and the scenario instance that a role belongs to.
 
-A workload is a scenario with roles. An experiment has one or more instances of it, each with
-clients of its own, one in each role, and with an event space of its own (Section 7). A `Player` is
-one client in its role, in whatever process it was put: it prepares (advertises, subscribes, says
-what it does on a tcm), and when all players of the run have, it plays. Players of one instance
-meet in the overlay alone. The first role ends the play by saying "bye"; links are FIFO and brokers
-form a tree, so everybody has received by then what it knew to be published.
+A workload is a scenario with roles. An experiment runs one or more instances of it, each with its
+own clients, one for each role, and its own event space (Section 7). A `Role` is one client in
+one instance, in whichever process it was placed: it prepares (advertises, subscribes, registers
+tcm handlers), and runs when all roles of the run are prepared. The roles of an instance communicate
+through the overlay only. The first role ends the instance with a "finished" publication; links are
+FIFO and brokers form a tree, so by then every other role has received everything that the first
+role knew to be published.
 
-A player bounds only what an engine may fail to bring about. If it waits in vain for another
-player, nothing moves any more, and whoever runs the experiment sees that (`runner`).
+A role limits only the waits for what an engine may fail to do. If it waits for another role that
+never answers, the run makes no progress, and `single_run` fails it.
 
-The scenarios are in `workloads`. This module must not know processes or files.
+The scenarios are in `workloads`. Processes and files must not be known here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-from bench.records import Book
+from bench.records import RecordWriter
 from overlay.filters import Filter
 from padres_tx import (
     Client,
@@ -36,17 +37,17 @@ from padres_tx import (
 
 @functools.cache
 def _is_static(engine: str) -> bool:
-    # Looking an engine up searches the installed packages; that is not for every transaction.
+    # Loading an engine searches the installed packages, which is too slow for each transaction.
     return bool(registry.load(engine).client == "static")
 
 
-class Scene(msgspec.Struct, frozen=True):
+class ScenarioInstance(msgspec.Struct, frozen=True):
     """One instance of a scenario in one run."""
 
     #: From 1.
-    instance: int
+    number: int
     engine: str
-    #: What the engine waits between operations; None if it does not wait.
+    #: How long the engine waits between operations; None if it does not wait.
     wait_s: float | None
     #: Of each coordinator: how many in all, and how many at once.
     transactions: int
@@ -57,7 +58,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def is_static(self) -> bool:
-        """Whether a coordinator has to say beforehand what everybody does."""
+        """Whether a coordinator has to submit the operations of all clients as a plan."""
         return _is_static(self.engine)
 
     @property
@@ -66,55 +67,60 @@ class Scene(msgspec.Struct, frozen=True):
 
     def point(self, kind: str, **attributes: str | int) -> dict[str, str | int]:
         """A publication in this instance's event space."""
-        return {"class": kind, "p": self.instance, **attributes}
+        return {"class": kind, "p": self.number, **attributes}
 
     def filter(self, kind: str, **attributes: str | int) -> Filter:
         return Filter(self.point(kind, **attributes))
 
 
-class Player:
+class Role:
     """One client in its role."""
 
     def __init__(
-        self, role: str, client: Client, scene: Scene, book: Book, options: BaseModel
+        self,
+        name: str,
+        client: Client,
+        scenario: ScenarioInstance,
+        writer: RecordWriter,
+        options: BaseModel,
     ) -> None:
-        self.role = role
+        self.name = name
         self.client = client
-        self.scene = scene
-        self.book = book
+        self.scenario = scenario
+        self.writer = writer
         self.options: Any = options
-        #: How far it is, in the steps that its workload counts.
+        #: Completed steps; the workload defines what a step is.
         self.done = 0
-        self._bye = asyncio.Event()
+        self._finished = asyncio.Event()
 
     @property
-    def leads(self) -> bool:
-        return self.role == next(iter(self.scene.names))
+    def is_first(self) -> bool:
+        return self.name == next(iter(self.scenario.names))
 
-    # --- what a scenario is about ---
+    # --- for a scenario to override ---
 
     async def prepare(self) -> None:
-        """Advertise, subscribe, register handlers; nobody plays before all have returned."""
+        """Advertise, subscribe, register handlers; all roles are prepared before any runs."""
         self.client.notify(self._notified)
-        if self.leads:
-            await self.client.advertise(self.scene.filter("bye"))
+        if self.is_first:
+            await self.client.advertise(self.scenario.filter("finished"))
         else:
-            await self.client.subscribe(self.scene.filter("bye"))
+            await self.client.subscribe(self.scenario.filter("finished"))
 
-    async def play(self) -> None:
-        """Play to the end. Who only answers waits for the end that the first role declares."""
-        assert not self.leads, "the first role says when it is over"
-        await self._bye.wait()
+    async def run(self) -> None:
+        """Run to the end. A role that only reacts waits until the first role has finished."""
+        assert not self.is_first, "the first role has to call finish"
+        await self._finished.wait()
 
     def received(self, notification: Notification) -> Awaitable[None] | None:
-        """Something came; what is to be awaited before the next is the answer."""
+        """A notification has arrived; the client awaits what this returns before the next one."""
         return None
 
-    # --- what players do ---
+    # --- for a scenario to call ---
 
-    async def say_bye(self) -> None:
-        """End the play for everybody."""
-        await self.client.publish(self.scene.point("bye"))
+    async def finish(self) -> None:
+        """End the instance for all its roles."""
+        await self.client.publish(self.scenario.point("finished"))
 
     async def transact(
         self,
@@ -123,87 +129,87 @@ class Player:
         outcome: Callable[[], Awaitable[str]] | None = None,
         **fields: Any,
     ) -> bool:
-        """Make a transaction and record it, with these fields; answers whether it is committed.
+        """Run a transaction and record it with these fields; returns whether it committed.
 
-        `outcome` is asked, before the time is taken, where the engine itself cannot tell.
+        `outcome`, for an engine that cannot know it, is awaited before the end time is taken.
         """
-        scene, book = self.scene, self.book
-        waiting: dict[str, Any] = {} if scene.wait_s is None else {"wait_s": scene.wait_s}
+        scenario, writer = self.scenario, self.writer
+        waiting: dict[str, Any] = {} if scenario.wait_s is None else {"wait_s": scenario.wait_s}
         status, code, reason = "committed", "", ""
-        begin_ns = book.now_ns()
+        begin_ns = writer.now_ns()
         try:
-            async with self.client.transaction(scene.engine, **waiting) as tx:
+            async with self.client.transaction(scenario.engine, **waiting) as tx:
                 operate(tx)
             if outcome is not None:
                 status = await outcome()
         except TransactionAborted as aborted:
             status, code, reason = "aborted", aborted.code, aborted.reason
-        book.write(
+        writer.write(
             "tx",
             tx=tx.id,
-            engine=scene.engine,
+            engine=scenario.engine,
             status=status,
             code=code,
             reason=reason,
             begin_ns=begin_ns,
-            end_ns=book.now_ns(),
+            end_ns=writer.now_ns(),
             **fields,
         )
         return status == "committed"
 
     def _notified(self, notification: Notification) -> Awaitable[None] | None:
         match notification["class"]:
-            case "bye":
-                self._bye.set()
+            case "finished":
+                self._finished.set()
             case "event":
-                self.book.write(
+                self.writer.write(
                     "event",
                     publisher=notification.publisher,
                     op_id=notification.name,
                     n=notification["n"],
                     x=notification["x"],
-                    at_ns=self.book.now_ns(),
+                    at_ns=self.writer.now_ns(),
                 )
         return self.received(notification)
 
 
 class NoOptions(BaseModel):
-    """A workload without options."""
+    """The options of a workload without any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workload:
-    """A scenario: a class of players for each role, the first of which ends the play."""
+    """A scenario: a class for each role; the first role ends the instance."""
 
-    roles: ClassVar[Mapping[str, type[Player]]]
+    roles: ClassVar[Mapping[str, type[Role]]]
 
-    #: Which roles of an instance share a process, where one process would have too much to do.
+    #: Groups of roles that get a process each, where one process for all would be the bottleneck.
     apart: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     Options: ClassVar[type[BaseModel]] = NoOptions
 
     @classmethod
     def steps(cls, transactions: int, options: Any) -> int:
-        """What `Player.done` of all players of one instance adds up to in the end."""
+        """The sum of `Role.done` over all roles of one instance when it has finished."""
         return transactions
 
     @classmethod
     def problem(cls, transactions: int, options: Any) -> str:
-        """Why so many transactions do not go with these options, or ""."""
+        """Why this number of transactions is invalid with these options, or ""."""
         return ""
 
     @classmethod
     def probe(cls, options: Any) -> tuple[int, Any] | None:
-        """A run that has to come first: so many transactions, with these options.
+        """A run that has to come first: its number of transactions, and its options.
 
-        How many events a second its players have received is then given to `settle`.
+        The rate at which its roles received events is then passed to `with_rate`.
         """
         return None
 
     @classmethod
-    def settle(cls, options: Any, events_per_s: float) -> Any:
-        """The options, now that the probe has been run."""
+    def with_rate(cls, options: Any, events_per_s: float) -> Any:
+        """The options for the runs, given the result of the probe."""
         return options
 
     @classmethod

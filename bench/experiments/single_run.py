@@ -1,12 +1,12 @@
-"""One run of an experiment: an overlay of broker processes, processes with clients, and a watch.
+"""One run of an experiment: broker processes, client processes, and the loop that watches them.
 
-The brokers are `padres_tx.launcher`'s, the clients are in processes of `client_process`. All is
-watched by one loop: what the client processes say, whether one or a broker has died, whether
-anything moves, and whether somebody wants it to end. However a run ends, none of its processes is
-left; if this process is killed, they see it by the pipes that are their standard input.
+The brokers are started by `padres_tx.launcher`, the clients run in processes of `client_process`.
+One loop watches everything: the reports of the client processes, whether a process has died,
+whether there is any progress, and whether the run is to be interrupted. However a run ends, none
+of its processes is left; if this process is killed, they notice that standard input is closed.
 
-Answers `Done`, or raises `RunFailed` with a reason of one line. Where the run stands in a sweep,
-and what its records mean, must not be known here.
+`run` returns `RunDone`, or raises `RunFailed` with a reason of one line. Where the run stands in a
+sweep, and what its records mean, must not be known here.
 """
 
 from __future__ import annotations
@@ -14,107 +14,95 @@ from __future__ import annotations
 import contextlib
 import selectors
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from bench.children import cpu_s
+from bench.children import Child, cpu_s
 from bench.experiments.client_process import (
     GO,
     LEAVE,
-    Broken,
-    Cast,
-    Going,
-    Group,
-    Played,
-    Ready,
-    said_decoder,
+    ClientsFailed,
+    ClientsFinished,
+    ClientsProgress,
+    ClientsReady,
+    ProcessSpec,
+    RoleGroup,
+    report_decoder,
 )
-from bench.experiments.roles import Scene, Workload
-from bench.records import BROKERS, CLIENTS, Done, epoch_ns
+from bench.experiments.roles import ScenarioInstance, Workload
+from bench.records import BROKERS, CLIENTS, RunDone, epoch_ns
 from padres_tx import launcher
 from padres_tx.client.transactions import DEADLINE_S
-from padres_tx.launcher.overlay_processes import (
-    LOOK_S,
-    Cancelled,
-    LaunchError,
-    Running,
-    ending,
-    last_lines,
-)
-from topologies import BrokerSpec, Topology
+from padres_tx.launcher.overlay_processes import LOOK_S, Cancelled, LaunchError, Running
+from topologies import Topology
 
-#: How long nothing may move. An engine ends what hangs after its deadline, and that is a result;
-#: what takes longer than twice that hangs for good.
+#: How long a run may make no progress. An engine ends a transaction that hangs after its deadline,
+#: and that is a result; a run without progress for twice that time hangs for good.
 STALL_S: Final = 2 * DEADLINE_S
 
 #: Client processes for several instances of a scenario: as many as the cores of a small machine.
 PROCESSES: Final = 2
 
-#: What clients may take to start, connect and prepare, at least.
+#: The least time that clients have to start, connect and prepare.
 PREPARE_S: Final = 60.0
 
-#: What clients may take to say their goodbyes.
+#: The time that clients have to leave, and then to end.
 LEAVE_S: Final = 20.0
-
-#: And to end after that.
 END_S: Final = 5.0
-
-#: Of a client process, read at a time.
-READ_BYTES: Final = 1 << 16
 
 
 class RunFailed(Exception):
-    """A run has come to nothing; the message says why, in a line and perhaps the end of a log."""
+    """A run could not be completed; the message is a line, perhaps with the end of a log."""
 
 
 class Interrupted(Exception):
-    """Somebody wants it to end."""
+    """The user has asked to stop."""
 
 
-class Play(NamedTuple):
-    """What is to be played, and where."""
+class RunPlan(NamedTuple):
+    """What a run consists of, and where its records go."""
 
     run_id: str
     topology: Topology
     workload: str
     workload_class: type[Workload]
-    scenes: Sequence[Scene]
+    scenarios: Sequence[ScenarioInstance]
     #: Client -> broker.
     placement: dict[str, str]
     trace: bool
     directory: Path
 
 
-class Watch(NamedTuple):
-    """Who looks on: told how far it is, and asked whether to go on, and with how much patience."""
+class RunControl(NamedTuple):
+    """How the caller follows a run and ends it."""
 
-    moved: Callable[[int], None] = lambda done: None
+    #: Called with the number of completed steps.
+    progressed: Callable[[int], None] = lambda done: None
     stopping: Callable[[], bool] = lambda: False
     hurry: Callable[[], bool] = lambda: False
     stall_s: float = STALL_S
 
 
-def perform(play: Play, watch: Watch) -> Done:
-    """Run it, and leave its records in its directory.
+def run(plan: RunPlan, control: RunControl) -> RunDone:
+    """Make a run, and leave its records in its directory.
 
     Raises RunFailed, Interrupted.
     """
-    (play.directory / CLIENTS).mkdir(parents=True)
+    (plan.directory / CLIENTS).mkdir(parents=True)
     try:
         running = launcher.launch(
-            launcher.with_free_ports(play.topology),
-            play.directory / BROKERS,
-            trace=play.trace,
-            run=play.run_id,
-            cancelled=watch.stopping,
+            launcher.with_free_ports(plan.topology),
+            plan.directory / BROKERS,
+            trace=plan.trace,
+            run=plan.run_id,
+            cancelled=control.stopping,
         )
     except Cancelled:
         raise Interrupted from None
@@ -122,64 +110,66 @@ def perform(play: Play, watch: Watch) -> Done:
         raise RunFailed(str(error)) from None
     try:
         with ExitStack() as stack:
-            troupe = Troupe(play, running, watch, stack)
-            done = troupe.perform()
+            done = ClientProcesses(plan, running, control, stack).run()
     finally:
-        running.stop(hurry=watch.hurry)
-    traces = [running.trace(broker.name) for broker in play.topology.brokers] if play.trace else []
+        running.stop(hurry=control.hurry)
+    traces = [running.trace(broker.name) for broker in plan.topology.brokers] if plan.trace else []
     return msgspec.structs.replace(done, broker_records=sum(map(_lines, traces)))
 
 
-class Troupe:
+class ClientProcesses:
     """The client processes of a run."""
 
-    def __init__(self, play: Play, running: Running, watch: Watch, stack: ExitStack) -> None:
-        self._play = play
+    def __init__(
+        self, plan: RunPlan, running: Running, control: RunControl, stack: ExitStack
+    ) -> None:
+        self._plan = plan
         self._running = running
-        self._watch = watch
+        self._control = control
         self._selector = stack.enter_context(selectors.DefaultSelector())
-        self._children: list[Child] = []
-        self._moved_at = time.monotonic()
+        self._processes: list[ClientProcess] = []
+        self._progressed_at = time.monotonic()
         epoch = epoch_ns()
-        addresses = {name: running.address(at) for name, at in play.placement.items()}
-        for number, groups in enumerate(_processes(play), 1):
-            cast = Cast(
-                play.run_id,
+        addresses = {name: running.address(at) for name, at in plan.placement.items()}
+        for number, groups in enumerate(_groups_by_process(plan), 1):
+            spec = ProcessSpec(
+                plan.run_id,
                 epoch,
-                play.workload,
+                plan.workload,
                 groups,
                 addresses,
-                str((play.directory / CLIENTS).absolute()),
+                str((plan.directory / CLIENTS).absolute()),
             )
-            child = Child(f"clients-{number}", cast, play.directory)
-            stack.callback(child.end)
-            self._children.append(child)
-            self._selector.register(child.stdout, selectors.EVENT_READ, child)
+            process = ClientProcess(f"clients-{number}", spec, plan.directory)
+            stack.callback(process.end)
+            self._processes.append(process)
+            self._selector.register(process.child.stdout, selectors.EVENT_READ, process)
 
-    def perform(self) -> Done:
-        """From the first look to the last goodbye."""
-        self._until(lambda child: child.ready, "prepare", max(PREPARE_S, self._watch.stall_s))
-        pids = {broker.name: self._running.process(broker.name).pid for broker in self._brokers}
-        pids |= {child.name: child.popen.pid for child in self._children}
+    def run(self) -> RunDone:
+        """From preparing to leaving. Raises RunFailed, Interrupted."""
+        self._until(lambda each: each.ready, "prepare", max(PREPARE_S, self._control.stall_s))
+        brokers = [broker.name for broker in self._plan.topology.brokers]
+        pids = {name: self._running.process(name).pid for name in brokers}
+        pids |= {each.child.name: each.child.pid for each in self._processes}
         before = _cpu(pids)
-        for child in self._children:
-            child.tell(GO)
+        for each in self._processes:
+            each.child.tell(GO)
         began_at = time.monotonic()
-        self._until(lambda child: child.played is not None, "play")
+        self._until(lambda each: each.finished is not None, "run")
         took_s = time.monotonic() - began_at
         used_s = {
             name: round(s - before[name], 3) for name, s in _cpu(pids).items() if name in before
         }
-        for child in self._children:
-            child.tell(LEAVE)
-        self._until(lambda child: child.gone, "leave", LEAVE_S)
+        for each in self._processes:
+            each.child.tell(LEAVE)
+        self._until(lambda each: each.child.closed, "leave", LEAVE_S)
         written, statuses = Counter[str](), Counter[str]()
-        for child in self._children:
-            assert child.played is not None
-            written.update(child.played.records)
-            statuses.update(child.played.statuses)
-        return Done(
-            run_id=self._play.run_id,
+        for each in self._processes:
+            assert each.finished is not None
+            written.update(each.finished.records)
+            statuses.update(each.finished.statuses)
+        return RunDone(
+            run_id=self._plan.run_id,
             transactions=written["tx"],
             statuses=dict(sorted(statuses.items())),
             sent=written["sent"],
@@ -190,142 +180,97 @@ class Troupe:
             broker_records=0,
         )
 
-    @property
-    def _brokers(self) -> Iterator[BrokerSpec]:
-        return iter(self._play.topology.brokers)
-
     def _until(
-        self, reached: Callable[[Child], bool], doing: str, stall_s: float | None = None
+        self, reached: Callable[[ClientProcess], bool], phase: str, stall_s: float | None = None
     ) -> None:
-        """Listen until all children are so far. Raises RunFailed, Interrupted."""
-        stall_s = self._watch.stall_s if stall_s is None else stall_s
-        self._moved_at = time.monotonic()
-        while not all(map(reached, self._children)):
+        """Read reports until all processes have reached something.
+
+        Raises RunFailed, Interrupted.
+        """
+        stall_s = self._control.stall_s if stall_s is None else stall_s
+        self._progressed_at = time.monotonic()
+        while not all(map(reached, self._processes)):
             for key, _ in self._selector.select(LOOK_S):
-                self._listen(key.data)
-            if self._watch.stopping():
+                self._read(key.data)
+            if self._control.stopping():
                 raise Interrupted
             for crash in self._running.crashes():
                 raise RunFailed(str(crash))
-            for child in self._children:
-                if child.broken or (child.gone and not reached(child)):
-                    raise RunFailed(child.fate())
-            if time.monotonic() - self._moved_at > stall_s:
-                done = sum(child.going.done for child in self._children)
+            for each in self._processes:
+                if each.failure or (each.child.closed and not reached(each)):
+                    raise RunFailed(each.reason())
+            if time.monotonic() - self._progressed_at > stall_s:
+                done = sum(each.progress.done for each in self._processes)
                 raise RunFailed(
-                    f"nothing has moved for {stall_s:g} s while clients were to {doing}; "
-                    f"{done} steps were done"
+                    f"no progress for {stall_s:g} s while waiting for clients to {phase}, "
+                    f"after {done} steps"
                 )
 
-    def _listen(self, child: Child) -> None:
-        if child.listen():
-            self._moved_at = time.monotonic()
-            self._watch.moved(sum(each.going.done for each in self._children))
-        if child.gone:
-            self._selector.unregister(child.stdout)
+    def _read(self, process: ClientProcess) -> None:
+        if process.read():
+            self._progressed_at = time.monotonic()
+            self._control.progressed(sum(each.progress.done for each in self._processes))
+        if process.child.closed:
+            self._selector.unregister(process.child.stdout)
 
 
-class Child:
-    """One process with clients."""
+class ClientProcess:
+    """One process with clients, and what it has reported."""
 
-    def __init__(self, name: str, cast: Cast, directory: Path) -> None:
-        self.name = name
+    def __init__(self, name: str, spec: ProcessSpec, directory: Path) -> None:
         self.ready = False
-        self.going = Going(0, 0)
-        self.played: Played | None = None
-        #: It has said its last word.
-        self.gone = False
-        #: Why it cannot go on.
-        self.broken = ""
-        self._heard = b""
-        self._log = directory / f"{name}.log"
+        self.progress = ClientsProgress(0, 0)
+        self.finished: ClientsFinished | None = None
+        self.failure = ""
         file = directory / f"{name}.json"
-        file.write_bytes(msgspec.json.encode(cast))
-        with self._log.open("ab") as log:
-            # -P: a directory called "overlay" where the user happens to be must not be ours.
-            self.popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    Cast.__module__,
-                    str(file.absolute()),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-            )
-        assert self.popen.stdin is not None and self.popen.stdout is not None
-        self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
+        file.write_bytes(msgspec.json.encode(spec))
+        self.child = Child(name, ProcessSpec.__module__, str(file.absolute()), directory=directory)
 
-    def tell(self, word: bytes) -> None:
-        """Give it an order. If it has died, `listen` finds out."""
-        try:
-            self.stdin.write(word)
-        except BrokenPipeError:
-            return
+    def read(self) -> bool:
+        """Read its reports; returns whether they show progress, or its end."""
+        progressed = False
+        for line in self.child.received():
+            match report_decoder.decode(line):
+                case ClientsReady():
+                    self.ready = progressed = True
+                case ClientsProgress() as progress:
+                    progressed = progressed or progress != self.progress
+                    self.progress = progress
+                case ClientsFinished() as finished:
+                    self.finished, progressed = finished, True
+                    self.progress = ClientsProgress(finished.done, sum(finished.records.values()))
+                case ClientsFailed(reason):
+                    self.failure, progressed = reason, True
+        return progressed or self.child.closed
 
-    def listen(self) -> bool:
-        """Take what it says; answers whether that is news. Call it when there is something."""
-        heard = self.stdout.read(READ_BYTES)
-        if not heard:
-            self.gone = True
-            return True
-        news = False
-        *lines, self._heard = (self._heard + heard).split(b"\n")
-        for line in lines:
-            match said_decoder.decode(line):
-                case Ready():
-                    self.ready = news = True
-                case Going() as going:
-                    news = news or going != self.going
-                    self.going = going
-                case Played() as played:
-                    self.played, news = played, True
-                    self.going = Going(played.done, sum(played.records.values()))
-                case Broken(reason):
-                    self.broken, news = reason, True
-        return news
-
-    def fate(self) -> str:
-        """Why it has ended, now that it has."""
-        if self.broken:
-            return f"{self.name}: {self.broken}"
-        return f"{self.name} has died, {ending(self.popen.wait())}{last_lines(self._log)}"
+    def reason(self) -> str:
+        """Why it has ended."""
+        return f"{self.child.name}: {self.failure}" if self.failure else self.child.death()
 
     def end(self) -> None:
-        """See to it that it is gone; twice is fine."""
-        try:
-            # Who has said its last word is about to end.
-            self.popen.wait(END_S if self.gone else 0)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        for pipe in (self.stdin, self.stdout):
-            pipe.close()
+        """Make sure that it has ended; a process that has closed its output is about to."""
+        self.child.stop(END_S if self.child.closed else 0)
 
 
-def _processes(play: Play) -> list[tuple[Group, ...]]:
-    """Who is in which process: instances in turn, or roles that must not be together."""
-    apart = play.workload_class.apart
+def _groups_by_process(plan: RunPlan) -> list[tuple[RoleGroup, ...]]:
+    """The roles of each process: whole instances in turn, or the roles that are to be apart."""
+    apart = plan.workload_class.apart
     if apart:
-        return [tuple(Group(scene, roles) for scene in play.scenes) for roles in apart]
-    roles = tuple(play.workload_class.roles)
-    shares: list[list[Group]] = [[] for _ in range(min(PROCESSES, len(play.scenes)))]
-    for number, scene in enumerate(play.scenes):
-        shares[number % len(shares)].append(Group(scene, roles))
+        return [tuple(RoleGroup(each, roles) for each in plan.scenarios) for roles in apart]
+    roles = tuple(plan.workload_class.roles)
+    shares: list[list[RoleGroup]] = [[] for _ in range(min(PROCESSES, len(plan.scenarios)))]
+    for number, scenario in enumerate(plan.scenarios):
+        shares[number % len(shares)].append(RoleGroup(scenario, roles))
     return [tuple(share) for share in shares]
 
 
 def _cpu(pids: dict[str, int]) -> dict[str, float]:
-    """What each process has used so far, where the system tells."""
+    """The CPU time of each process so far, where the system provides it."""
     if sys.platform != "linux":
         return {}
     used = {}
     for name, pid in pids.items():
-        with contextlib.suppress(OSError):  # It has just died; that is told elsewhere.
+        with contextlib.suppress(OSError):  # It has just died, which the loop reports.
             used[name] = cpu_s(pid)
     return used
 

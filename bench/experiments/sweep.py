@@ -1,14 +1,14 @@
 """A sweep: every run of some experiments, one after the other, into one directory.
 
-A run that is complete (`done.json`) is kept, so the same command run again goes on where it was
-interrupted; one that failed, or was cut off, is made anew. A run that fails is told of and written
-down (`failed.json`), and the sweep goes on.
+A complete run (`done.json`) is kept, so repeating the command continues where it was interrupted;
+a run that failed or was cut off is repeated. A failed run is reported and recorded (`failed.json`),
+and the sweep continues.
 
-Some things have to be found out beforehand, on brokers of their own: the waits of BL-WAIT by
-`padres_tx.scenarios.calibrate`, and how many events go through if a workload's rate is a share of
-that. They are kept in the directory too, so that all runs that are compared have the same.
+Two things are calibrated before the runs, on brokers of their own: the waits of BL-WAIT, by
+`padres_tx.scenarios.calibrate`; and the throughput, if a workload's rate is a share of it. They
+are kept in the directory (`calibration.json`), so that all runs that are compared use the same.
 
-How one run is made is `single_run`'s; how all this looks is the command's.
+`single_run` makes one run; the command shows the progress.
 """
 
 from __future__ import annotations
@@ -22,21 +22,30 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from bench.experiments import manifest
-from bench.experiments.roles import Scene
+from bench.experiments import manifest, single_run
+from bench.experiments.roles import ScenarioInstance
 from bench.experiments.single_run import (
     STALL_S,
     Interrupted,
-    Play,
+    RunControl,
     RunFailed,
-    Watch,
+    RunPlan,
     clear,
-    perform,
 )
 from bench.experiments.spec import PAPER_STEP_MS, Combination, Spec
-from bench.experiments.workloads import Dispatching
+from bench.experiments.workloads import DispatchingWorkload
 from bench.micro.path import Dispatch
-from bench.records import BEFOREHAND, DONE, FAILED, RUN, RUNS, Done, Failed, Run
+from bench.records import (
+    CALIBRATION,
+    DONE,
+    FAILED,
+    OLD_CALIBRATION,
+    RUN,
+    RUNS,
+    Run,
+    RunDone,
+    RunFailure,
+)
 from overlay.errors import OverlayError
 from padres_tx import launcher, registry
 from padres_tx.launcher import Cancelled, LaunchError
@@ -45,30 +54,30 @@ from padres_tx.scenarios.calibrate import Calibration, CalibrationError
 from padres_tx.scenarios.placement import spread
 from topologies import Topology
 
-#: Where the runs are that only find something out.
+#: The directory of the runs that only calibrate.
 PROBES: Final = "probes"
 
 
-#: The search for a wait begins with so many times the longest way's delay: the operations that it
-#: is to cover cross the overlay four times or so. (If that fails, the search goes up by itself.)
-START_WAYS: Final = 12.0
+#: The search for a wait begins with so many times the delay of the longest path: the operations
+#: that the wait has to cover cross the overlay about four times.
+START_PATHS: Final = 12.0
 
 
-class Looker(Protocol):
-    """Who is told how a sweep goes."""
+class SweepProgress(Protocol):
+    """Called as a sweep proceeds; the command shows it."""
 
     def began(self, run_id: str, steps: int) -> None: ...
-    def moved(self, done: int) -> None: ...
+    def progressed(self, done: int) -> None: ...
     def noted(self, text: str) -> None: ...
-    def ended(self, run_id: str, done: Done | Failed) -> None: ...
+    def ended(self, run_id: str, done: RunDone | RunFailure) -> None: ...
 
 
-class Beforehand(msgspec.Struct):
-    """What has been found out before the runs."""
+class SweepCalibration(msgspec.Struct):
+    """The results of the calibration, as stored in the directory."""
 
     #: By topology, delays, step and number of trials.
     waits: dict[str, Calibration] = {}
-    #: Events a second that go through, by experiment, topology, series, instances and repetition.
+    #: Throughput in events per second, by experiment, topology, series, instances and repetition.
     rates: dict[str, float] = {}
 
 
@@ -79,7 +88,7 @@ class Sweep:
         self,
         directory: Path,
         specs: Sequence[Spec],
-        looker: Looker,
+        progress: SweepProgress,
         *,
         quick: bool,
         stopping: Callable[[], bool] = lambda: False,
@@ -88,19 +97,18 @@ class Sweep:
     ) -> None:
         self.directory = directory
         self.combinations = [each for spec in specs for each in spec.combinations()]
-        self._looker = looker
+        self._progress = progress
         self._quick = quick
-        self._watch = Watch(looker.moved, stopping, hurry, stall_s)
+        self._control = RunControl(progress.progressed, stopping, hurry, stall_s)
         manifest.record(directory, specs, [each.run_id for each in self.combinations], quick=quick)
-        self._found = self._read_found()
+        self._calibration = self._read_calibration()
 
-    def _read_found(self) -> Beforehand:
-        path = self.directory / BEFOREHAND
-        return (
-            msgspec.json.decode(path.read_bytes(), type=Beforehand)
-            if path.exists()
-            else Beforehand()
-        )
+    def _read_calibration(self) -> SweepCalibration:
+        for name in (CALIBRATION, OLD_CALIBRATION):
+            path = self.directory / name
+            if path.exists():
+                return msgspec.json.decode(path.read_bytes(), type=SweepCalibration)
+        return SweepCalibration()
 
     def done(self, combination: Combination) -> bool:
         """Whether a run is complete."""
@@ -109,8 +117,8 @@ class Sweep:
     def _directory_of(self, combination: Combination) -> Path:
         return self.directory / RUNS / combination.run_id
 
-    def run(self) -> list[Failed]:
-        """Make the runs that are not complete; answers those that failed.
+    def run(self) -> list[RunFailure]:
+        """Make the runs that are not complete; returns those that failed.
 
         Raises Interrupted.
         """
@@ -119,12 +127,12 @@ class Sweep:
             if self.done(combination):
                 continue
             outcome = self._run(combination)
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, RunFailure):
                 failed.append(outcome)
-            self._looker.ended(combination.run_id, outcome)
+            self._progress.ended(combination.run_id, outcome)
         return failed
 
-    def _run(self, combination: Combination) -> Done | Failed:
+    def _run(self, combination: Combination) -> RunDone | RunFailure:
         directory = self._directory_of(combination)
         clear(directory)
         began_at = time.monotonic()
@@ -136,48 +144,48 @@ class Sweep:
             manifest.replace(directory / RUN, run)
             spec = combination.spec
             steps = spec.workload_class.steps(spec.transactions, options) * combination.instances
-            self._looker.began(combination.run_id, steps)
-            done = perform(play(combination, run, directory), self._watch)
+            self._progress.began(combination.run_id, steps)
+            done = single_run.run(plan(combination, run, directory), self._control)
         except RunFailed as error:
             after_s = round(time.monotonic() - began_at, 3)
-            failed = Failed(run_id=combination.run_id, reason=str(error), after_s=after_s)
+            failed = RunFailure(run_id=combination.run_id, reason=str(error), after_s=after_s)
             directory.mkdir(parents=True, exist_ok=True)
             manifest.replace(directory / FAILED, failed)
             return failed
         manifest.replace(directory / DONE, done)
         return done
 
-    # --- beforehand ---
+    # --- calibration ---
 
     def _wait_s(self, combination: Combination) -> float | None:
-        """How long the engine waits, if it does. Raises RunFailed, Interrupted."""
+        """The wait of an engine that waits, or None. Raises RunFailed, Interrupted."""
         if combination.wait is None:
             return None
         if not isinstance(combination.wait, str):
             return combination.wait / 1000
         topology, trials = combination.topology, combination.spec.bl_wait_trials
         key = f"{_delays_of(topology)} {combination.wait} {trials}"
-        if key not in self._found.waits:
+        if key not in self._calibration.waits:
             step_ms = PAPER_STEP_MS if combination.wait == "paper" else None
-            self._looker.noted(
-                f"{topology.name}: looking for the wait of {combination.engine} "
+            self._progress.noted(
+                f"{topology.name}: calibrating the wait of {combination.engine} "
                 f"({combination.wait}, {trials} in a row)"
             )
-            self._found.waits[key] = self._calibrated(topology, step_ms, trials)
-            self._write_found()
-        # No wait at all may work where everybody is at one broker.
-        return max(self._found.waits[key].wait_ms / 1000, calibrate.NO_WAIT_S)
+            self._calibration.waits[key] = self._calibrated(topology, step_ms, trials)
+            self._write_calibration()
+        # If all clients are at one broker, no wait at all may work.
+        return max(self._calibration.waits[key].wait_ms / 1000, calibrate.NO_WAIT_S)
 
     def _calibrated(self, topology: Topology, step_ms: float | None, trials: int) -> Calibration:
         def progress(wait_ms: float, done: int) -> None:
-            if self._watch.stopping():
+            if self._control.stopping():
                 raise Interrupted
 
         try:
             running = launcher.launch(
                 launcher.with_free_ports(topology),
                 self.directory / PROBES / f"wait-{topology.name}",
-                cancelled=self._watch.stopping,
+                cancelled=self._control.stopping,
             )
             try:
                 return asyncio.run(
@@ -190,43 +198,43 @@ class Sweep:
                     )
                 )
             finally:
-                running.stop(hurry=self._watch.hurry)
+                running.stop(hurry=self._control.hurry)
         except Cancelled:
             raise Interrupted from None
         except (CalibrationError, LaunchError, OverlayError) as error:
-            raise RunFailed(f"no wait was found: {error}") from None
+            raise RunFailed(f"calibration failed: {error}") from None
 
     def _options(self, combination: Combination) -> Any:
-        """The workload's options, now that it is known what goes through."""
+        """The workload's options, with a rate where they ask for a share of the throughput."""
         spec, options = combination.spec, combination.options
         probe = spec.workload_class.probe(options)
         if probe is None:
             return options
-        # No engine has anything to do with it, but machines are not always equally fast: it is
-        # found right before the runs that are compared with one another.
+        # It does not depend on the engine, but the speed of a machine changes: it is measured right
+        # before the runs that are compared with each other.
         key = (
             f"{spec.name}-{combination.topology.name}-{combination.series}"
             f"-i{combination.instances}-r{combination.repetition}"
         )
-        if key not in self._found.rates:
-            self._looker.noted(f"{key}: looking how many events go through")
+        if key not in self._calibration.rates:
+            self._progress.noted(f"{key}: measuring the throughput")
             transactions, probing = probe
             directory = self.directory / PROBES / key
             clear(directory)
             run = describe(combination, probing, None, quick=self._quick)
             run = msgspec.structs.replace(run, run_id=key, transactions=transactions, trace=False)
-            watch = self._watch._replace(moved=lambda done: None)
-            done = perform(play(combination, run, directory), watch)
-            self._found.rates[key] = round(done.events / done.took_s, 1)
-            self._write_found()
-        return spec.workload_class.settle(options, self._found.rates[key])
+            control = self._control._replace(progressed=lambda done: None)
+            done = single_run.run(plan(combination, run, directory), control)
+            self._calibration.rates[key] = round(done.events / done.took_s, 1)
+            self._write_calibration()
+        return spec.workload_class.with_rate(options, self._calibration.rates[key])
 
-    def _write_found(self) -> None:
-        manifest.replace(self.directory / BEFOREHAND, self._found)
+    def _write_calibration(self) -> None:
+        manifest.replace(self.directory / CALIBRATION, self._calibration)
 
 
 def describe(combination: Combination, options: Any, wait_s: float | None, *, quick: bool) -> Run:
-    """What run.json says of a run."""
+    """The contents of run.json."""
     spec, topology = combination.spec, combination.topology
     placement = places(combination)
     wait = combination.wait
@@ -258,11 +266,11 @@ def describe(combination: Combination, options: Any, wait_s: float | None, *, qu
     )
 
 
-def play(combination: Combination, run: Run, directory: Path) -> Play:
-    """How a run is to be performed."""
-    scenes = [
-        Scene(
-            instance=instance,
+def plan(combination: Combination, run: Run, directory: Path) -> RunPlan:
+    """The plan for a run that `describe` has described."""
+    scenarios = [
+        ScenarioInstance(
+            number=instance,
             engine=run.engine,
             wait_s=run.bl_wait_s,
             transactions=run.transactions,
@@ -272,12 +280,12 @@ def play(combination: Combination, run: Run, directory: Path) -> Play:
         )
         for instance in range(1, run.instances + 1)
     ]
-    return Play(
+    return RunPlan(
         run.run_id,
         combination.topology,
         run.workload,
         combination.spec.workload_class,
-        scenes,
+        scenarios,
         run.placement,
         run.trace,
         directory,
@@ -304,7 +312,7 @@ def places(combination: Combination) -> dict[str, str]:
 
 
 def drawn(topology: Topology, count: int, seed: int) -> list[str]:
-    """Brokers for so many clients: at random, and no broker has two more clients than another."""
+    """Random brokers for `count` clients; their numbers of clients differ by at most one."""
     chance = random.Random(seed)
     brokers = [broker.name for broker in topology.brokers]
     all_alike, more = divmod(count, len(brokers))
@@ -314,7 +322,7 @@ def drawn(topology: Topology, count: int, seed: int) -> list[str]:
 
 
 def _counted_delays(combination: Combination, placement: dict[str, str]) -> float | None:
-    if combination.spec.workload_class is not Dispatching:
+    if combination.spec.workload_class is not DispatchingWorkload:
         return None
     if registry.load(combination.engine).broker is None:
         return None
@@ -328,9 +336,9 @@ def _counted_delays(combination: Combination, placement: dict[str, str]) -> floa
 
 
 def start_ms(topology: Topology) -> float:
-    """Where the search for a wait begins: far above what is needed, and not a minute too high."""
-    ways_ms = calibrate.fitting_step_ms(topology) / calibrate.STEP_SHARE
-    return min(START_WAYS * ways_ms, calibrate.START_MS)
+    """Where the search for a wait begins: well above any wait that works, but not by minutes."""
+    path_ms = calibrate.fitting_step_ms(topology) / calibrate.STEP_SHARE
+    return min(START_PATHS * path_ms, calibrate.START_MS)
 
 
 def _delays_of(topology: Topology) -> str:

@@ -137,7 +137,7 @@ def measure(
 ) -> Row:
     """Run the chains; each round is so many publications, and `progress` is told what is next.
 
-    Raises LaunchError if the overlay does not come up; CheckFailed if a process fails, or a
+    Raises LaunchError if the overlay does not come up; ChildFailed if a process fails, or a
     publication is lost, doubled or reordered.
     """
     with ExitStack() as stack:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from bench.errors import BenchError, ChildFailed
 from bench.micro.chain import chain
 from bench.micro.clients import clients
 from bench.micro.hop import hop
@@ -11,11 +14,24 @@ from bench.micro.match import match
 from bench.micro.path import path
 from bench.micro.regression import all_benchmarks
 from bench.micro.start import start
+from padres_tx.cli.common import CheckFailed, WrongInput
 
 
-@click.group()
+class BenchmarkGroup(click.Group):
+    """A group whose commands end with a line and an exit code on any of our errors."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ChildFailed as error:
+            raise CheckFailed(str(error)) from None
+        except BenchError as error:
+            raise WrongInput(str(error)) from None
+
+
+@click.group(cls=BenchmarkGroup)
 def bench() -> None:
-    """Measure, each time beside a yardstick in the same run."""
+    """Measure, always with a yardstick in the same run."""
 
 
 bench.add_command(match)

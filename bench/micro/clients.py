@@ -28,10 +28,9 @@ from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock, rss_mb
 from bench.micro.hop import WARM_UP, lone_broker, median_ratio
-from bench.micro.idle_clients import Crowd, TooFewDescriptors, allow_connections
+from bench.micro.idle_clients import Crowd, allow_connections
 from bench.micro.progress import steps_shown
 from bench.micro.traffic import WANTED, Stage, Traffic
-from padres_tx.cli.common import WrongInput
 
 ROUNDS: Final = 15
 
@@ -95,14 +94,11 @@ def measure(
 ) -> Row:
     """Run the brokers; each round is so many publications, and `progress` is told what is next.
 
-    Raises WrongInput where a process may not have so many connections, or CPU times cannot be read;
-    CheckFailed if a process fails, or a publication is lost, doubled or reordered.
+    Raises CannotMeasure if a process may not have so many connections, or CPU times cannot be read;
+    ChildFailed if a process fails, or a publication is lost, doubled or reordered.
     """
     require_cpu_clock()
-    try:
-        allow_connections(clients)  # For the children too: they inherit the limit.
-    except TooFewDescriptors as error:
-        raise WrongInput(str(error)) from None
+    allow_connections(clients)  # For the children too: they inherit the limit.
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-")))
         stage = Stage(stack, directory)

@@ -86,8 +86,8 @@ def measure(
 ) -> Row:
     """Run all three; each round is so many publications, and `progress` is told what is next.
 
-    Raises CheckFailed if a process fails, or a publication is lost, doubled or reordered;
-    WrongInput where CPU times cannot be read.
+    Raises ChildFailed if a process fails, or a publication is lost, doubled or reordered;
+    CannotMeasure where CPU times cannot be read.
     """
     require_cpu_clock()
     with ExitStack() as stack:

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from bench.errors import CannotMeasure
 from bench.micro.endpoints import TICK_S, Linked, Task, connect
 
 #: Descriptors that a process needs for itself.
@@ -31,20 +32,16 @@ class Crowd(msgspec.Struct, frozen=True):
     subscriptions: int
 
 
-class TooFewDescriptors(Exception):
-    """The operating system does not let a process have that many connections."""
-
-
 def allow_connections(count: int) -> None:
     """Raise this process's limit of open files, if need be and as far as it may.
 
-    Raises TooFewDescriptors, which says what to do.
+    Raises CannotMeasure, which says what to do.
     """
     needed = count + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
-            raise TooFewDescriptors(
+            raise CannotMeasure(
                 f"{count} clients need {needed} open files in a process, and the limit is {hard}; "
                 f"raise it (ulimit -Hn) or take fewer --clients"
             )

@@ -25,6 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.errors import FiguresError
 from bench.micro import chain, clients, hop, match, path, start
 from bench.micro.progress import steps_shown
 from padres_tx.cli.common import CheckFailed, WrongInput
@@ -200,13 +201,13 @@ def machine() -> str:
 
 
 def committed(file: Path = COMMITTED) -> Report | None:
-    """The figures of the last commit; None if there are none. Raises WrongInput."""
+    """The figures of the last commit; None if there are none. Raises FiguresError."""
     if not file.exists():
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=Report)
     except msgspec.DecodeError as error:
-        raise WrongInput(f"{file}: {error}") from None
+        raise FiguresError(f"{file}: {error}") from None
 
 
 def worse(report: Report, before: Report | None) -> list[str]:
@@ -255,11 +256,11 @@ def readme_table(report: Report) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """The text with what stands between the marks replaced. Raises WrongInput without marks."""
+    """The text with what stands between the marks replaced. Raises FiguresError without marks."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise WrongInput(f"no marks for the table of benchmarks: {BEGIN} and {END}")
+        raise FiguresError(f"no marks for the table of benchmarks: {BEGIN} and {END}")
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 

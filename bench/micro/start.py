@@ -47,7 +47,7 @@ class Row:
 def measure(topology: str, rounds: int = ROUNDS) -> Row:
     """Start the overlay and the bare interpreters in turn.
 
-    Raises TopologyError, and LaunchError if the overlay does not come up; WrongInput where CPU
+    Raises TopologyError, and LaunchError if the overlay does not come up; CannotMeasure where CPU
     times cannot be read.
     """
     require_cpu_clock()

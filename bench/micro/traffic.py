@@ -59,7 +59,7 @@ class Traffic:
     def run(self, count: int, per_s: float = 0.0) -> Passage:
         """Send so many publications: as fast as they go through, or so many a second.
 
-        Raises CheckFailed if not all of them come, once and in order.
+        Raises ChildFailed if not all of them come, once and in order.
         """
         order = msgspec.json.encode(Round(count, per_s))
         self._subscriber.tell(order)

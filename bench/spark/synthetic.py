@@ -24,7 +24,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, Book
+from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, RecordWriter
 from bench.spark import synthetic_traces
 from bench.spark.synthetic_traces import LIFE
 from overlay.identity import name_text
@@ -150,12 +150,12 @@ def _write_run(
     place = directory / RUNS / fields["run_id"]
     (place / CLIENTS).mkdir(parents=True)
     (place / RUN).write_bytes(msgspec.json.encode(fields))
-    books: dict[str, Book] = {}
+    books: dict[str, RecordWriter] = {}
 
-    def book(client: str) -> Book:
+    def writer(client: str) -> RecordWriter:
         if client not in books:
             path = place / CLIENTS / f"{client}.jsonl"
-            books[client] = Book(fields["run_id"], client, path, lambda: 0)
+            books[client] = RecordWriter(fields["run_id"], client, path, lambda: 0)
         return books[client]
 
     luck = chance.gauss(1.0, 0.03)
@@ -174,7 +174,7 @@ def _write_run(
                 begin_ns = clocks[worker]
                 clocks[worker] += round((latency_ms + pause_ms) * MS)
                 status = _dispatched(
-                    book,
+                    writer,
                     names,
                     fields,
                     number,
@@ -184,7 +184,7 @@ def _write_run(
                 )
                 statuses[status] = statuses.get(status, 0) + 1
         if fields["workload"] == "stream":
-            _stream(book, names, fields, seconds, planted)
+            _stream(writer, names, fields, seconds, planted)
     for each in books.values():
         each.close()
     records = _count(books)
@@ -207,8 +207,8 @@ def _write_run(
     return records + traced
 
 
-def _count(books: Mapping[str, Book]) -> int:
-    counts = [book.written for book in books.values()]
+def _count(books: Mapping[str, RecordWriter]) -> int:
+    counts = [writer.written for writer in books.values()]
     return sum(c if isinstance(c, int) else c.total() for c in counts)
 
 
@@ -225,7 +225,7 @@ def _next(planted: dict[str, int], faults: Sequence[str]) -> str:
 
 
 def _dispatched(
-    book: Any,
+    writer: Any,
     names: Mapping[str, str],
     fields: Mapping[str, Any],
     number: int,
@@ -235,23 +235,23 @@ def _dispatched(
 ) -> str:
     tx, owner = name_text(names["E"], LIFE, number), names["A1" if number % 2 else "A2"]
     status = "aborted" if _next(planted, ("partial",)) else "committed"
-    e = book(names["E"])
+    e = writer(names["E"])
     n = 1_000_000 + number
     common = {"tx": tx, "engine": fields["engine"], "x": number, "owner": owner}
     e.write("tx", **common, status=status, begin_ns=begin_ns, end_ns=end_ns)
     e.write("sent", **common, publisher=names["E"], n=n, at_ns=begin_ns)
-    book(owner).write("event", publisher=names["E"], n=n, x=number, at_ns=end_ns)
+    writer(owner).write("event", publisher=names["E"], n=n, x=number, at_ns=end_ns)
     return status
 
 
 def _stream(
-    book: Any,
+    writer: Any,
     names: Mapping[str, str],
     fields: Mapping[str, Any],
     seconds: int,
     planted: dict[str, int],
 ) -> None:
-    publisher, e = names["E"], book(names["E"])
+    publisher, e = names["E"], writer(names["E"])
     step_ns = 1_000 * MS // RATE_PER_S
     for n in range(1, seconds * RATE_PER_S + 1):
         owner = names["A1" if n % 2 else "A2"]
@@ -268,7 +268,7 @@ def _stream(
         if fault == "doubled":
             receivers = [owner, owner]
         for receiver in receivers:
-            book(receiver).write("event", publisher=publisher, n=n, x=n % 4, at_ns=at_ns + 5 * MS)
+            writer(receiver).write("event", publisher=publisher, n=n, x=n % 4, at_ns=at_ns + 5 * MS)
 
 
 # --- how the job's time grows -------------------------------------------------------------------

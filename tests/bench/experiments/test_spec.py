@@ -120,8 +120,8 @@ def test_a_topology_file_is_looked_for_beside_the_spec(tmp_path: Path) -> None:
         ({"workload": "nothing"}, ["workload", "'nothing'", "dispatching"]),
         ({"workload": "no.such:Class"}, ["workload", "no.such:Class", "PYTHONPATH"]),
         (
-            {"workload": "bench.experiments.roles:Player"},
-            ["workload", "is no bench.experiments.roles.Workload"],
+            {"workload": "bench.experiments.roles:Role"},
+            ["workload", "not a subclass of bench.experiments.roles.Workload"],
         ),
         ({"options": {"rate": 1}}, ["options.rate"]),
         ({"workload": "stream", "options": {"share": 2}}, ["options.share", "less than"]),

@@ -18,7 +18,17 @@ from click.testing import CliRunner, Result
 
 from bench.experiments import manifest, single_run, spec, sweep
 from bench.experiments.cli import experiment
-from bench.records import BROKERS, CLIENTS, DONE, FAILED, RUN, ClientRecord, Done, Failed, Run
+from bench.records import (
+    BROKERS,
+    CLIENTS,
+    DONE,
+    FAILED,
+    RUN,
+    ClientRecord,
+    Run,
+    RunDone,
+    RunFailure,
+)
 from overlay.trace import Record
 from padres_tx.launcher import processes
 from padres_tx.scenarios.calibrate import NO_WAIT_S
@@ -30,24 +40,24 @@ GONE_S = 30.0
 #: Between two looks at whether a process has got somewhere.
 LOOK_S = 0.05
 
-#: A workload whose player does not end, and one whose player fails.
-PLAYERS = """
+#: A workload whose role does not end, and one whose role fails.
+ROLES = """
 import asyncio
-from bench.experiments.roles import Player, Workload
+from bench.experiments.roles import Role, Workload
 
-class Idle(Player):
-    async def play(self):
+class Endless(Role):
+    async def run(self):
         await asyncio.Event().wait()
 
-class Stalls(Workload):
-    roles = {"E": Idle}
+class StallingWorkload(Workload):
+    roles = {"E": Endless}
 
-class Clumsy(Player):
-    async def play(self):
-        raise RuntimeError("stumbled over the carpet")
+class Failing(Role):
+    async def run(self):
+        raise RuntimeError("a role has failed")
 
-class Fails(Workload):
-    roles = {"E": Clumsy}
+class FailingWorkload(Workload):
+    roles = {"E": Failing}
 """
 
 
@@ -115,7 +125,7 @@ def test_a_sweep_leaves_its_records_and_resumes(tmp_path: Path) -> None:
     for name in written.runs:
         directory = out / "runs" / name
         described = msgspec.json.decode((directory / RUN).read_bytes(), type=Run)
-        done = msgspec.json.decode((directory / DONE).read_bytes(), type=Done)
+        done = msgspec.json.decode((directory / DONE).read_bytes(), type=RunDone)
         places.add(str(described.placement))
         assert described.run_id == done.run_id == name and described.clients == 8
         assert done.transactions == 6 and sum(done.statuses.values()) == 6
@@ -142,19 +152,19 @@ def test_a_sweep_leaves_its_records_and_resumes(tmp_path: Path) -> None:
         assert {msgspec.json.decode(line, type=Record).run for line in lines} == {name}
     assert len(places) == 1
 
-    # The one that was cut off is made anew, the others are kept.
+    # The run that was cut off is repeated, the others are kept.
     first, second, third = (out / "runs" / name for name in written.runs)
     (second / DONE).unlink()
     inodes = [(path / RUN).stat().st_ino for path in (first, second, third)]
     again = run(out, file)
-    assert again.exit_code == 0 and "2 of 3 runs are there already" in again.output
+    assert again.exit_code == 0 and "2 of 3 runs are complete already" in again.output
     assert (second / DONE).exists()
     kept = [(path / RUN).stat().st_ino for path in (first, second, third)]
     assert (kept[0], kept[2]) == (inodes[0], inodes[2])
     assert len(records(second)) == len(records(first))
     assert len(manifest.read(out).commands) == 2
 
-    # Another sweep does not belong there.
+    # Another sweep is refused there.
     other = run(out, file, "--seed", "77")
     assert other.exit_code == 2 and "seed" in other.output and len(other.output.splitlines()) == 1
     assert run(out, file, "--quick").exit_code == 2
@@ -205,7 +215,7 @@ def test_streams_and_consolidation_lose_nothing_with_d_tx(tmp_path: Path) -> Non
     assert len(rates) == 1 and rates != {None}
 
 
-def test_waits_are_found_beforehand_and_only_once(tmp_path: Path) -> None:
+def test_waits_are_calibrated_before_the_runs_and_only_once(tmp_path: Path) -> None:
     file = write_spec(
         tmp_path,
         engines=["bl-wait"],
@@ -216,9 +226,9 @@ def test_waits_are_found_beforehand_and_only_once(tmp_path: Path) -> None:
     )
     result = run(tmp_path / "out", file)
     assert result.exit_code == 0, result.output
-    assert result.output.count("looking for the wait of bl-wait (paper, 2 in a row)") == 1
-    beforehand = json.loads((tmp_path / "out" / "beforehand.json").read_bytes())
-    ((_, found),) = beforehand["waits"].items()
+    assert result.output.count("calibrating the wait of bl-wait (paper, 2 in a row)") == 1
+    calibration = json.loads((tmp_path / "out" / "calibration.json").read_bytes())
+    ((_, found),) = calibration["waits"].items()
     assert found["step_ms"] == 50 and found["wait_ms"] % 50 == 0
     for path in (tmp_path / "out" / "runs").iterdir():
         described = msgspec.json.decode((path / RUN).read_bytes(), type=Run)
@@ -244,7 +254,7 @@ def test_no_process_is_left(tmp_path: Path, signum: signal.Signals) -> None:
     if signum is signal.SIGKILL:
         assert processes.wait_gone(left_in(out / "runs"), GONE_S) == []
     else:
-        assert process.returncode == 1 and b"goes on where it was" in told
+        assert process.returncode == 1 and b"repeat the command to continue" in told
     assert left_in(out / "runs") == []
     assert not (directory / DONE).exists() and not (directory / FAILED).exists()
 
@@ -252,18 +262,18 @@ def test_no_process_is_left(tmp_path: Path, signum: signal.Signals) -> None:
 def test_a_run_in_which_nothing_moves_fails_and_the_sweep_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "some_players.py").write_text(PLAYERS)
+    (tmp_path / "some_roles.py").write_text(ROLES)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "b").mkdir()
-    stalls = write_spec(tmp_path, name="stalls", workload="some_players:Stalls")
-    fails = write_spec(tmp_path / "b", name="fails", workload="some_players:Fails")
+    stalls = write_spec(tmp_path, name="stalls", workload="some_roles:StallingWorkload")
+    fails = write_spec(tmp_path / "b", name="fails", workload="some_roles:FailingWorkload")
     out = tmp_path / "out"
     result = run(out, stalls, fails, "--stall-s", "1.5")
     assert result.exit_code == 1 and "2 of 2 runs failed" in result.output
-    for name, words in (("stalls", "nothing has moved for 1.5 s"), ("fails", "the carpet")):
+    for name, words in (("stalls", "no progress for 1.5 s"), ("fails", "a role has failed")):
         directory = out / "runs" / f"{name}-one-d-tx-c1-i1-r1"
-        failed = msgspec.json.decode((directory / FAILED).read_bytes(), type=Failed)
+        failed = msgspec.json.decode((directory / FAILED).read_bytes(), type=RunFailure)
         assert words in failed.reason and words in result.output
         assert not (directory / DONE).exists()
     assert left_in(out) == []
@@ -275,14 +285,14 @@ def test_a_broker_that_dies_ends_the_run_with_its_name(tmp_path: Path) -> None:
     described = sweep.describe(combination, combination.options, None, quick=False)
     killed = []
 
-    def moved(done: int) -> None:
+    def progressed(done: int) -> None:
         for process in left_in(tmp_path / "run" / BROKERS):
             killed.append(process)
             processes.send(process, signal.SIGKILL)
 
-    play = sweep.play(combination, described, tmp_path / "run")
+    plan = sweep.plan(combination, described, tmp_path / "run")
     with pytest.raises(single_run.RunFailed, match=r"B1.*killed by SIGKILL"):
-        single_run.perform(play, single_run.Watch(moved))
+        single_run.run(plan, single_run.RunControl(progressed))
     assert killed and left_in(tmp_path) == []
 
 
@@ -294,9 +304,9 @@ def test_places_are_drawn_uniformly_and_from_the_seed() -> None:
         assert set(counts.values()) <= {4, 5} and len(counts) == 9
         assert len(set(sweep.drawn(nine, 4, seed))) == 4
     # Each client comes to each broker, in the long run.
-    seats = [sweep.drawn(nine, 4, seed) for seed in range(300)]
+    drawn = [sweep.drawn(nine, 4, seed) for seed in range(300)]
     for client in range(4):
-        assert {places[client] for places in seats} == {broker.name for broker in nine.brokers}
+        assert {places[client] for places in drawn} == {broker.name for broker in nine.brokers}
 
 
 def test_a_bad_spec_is_one_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.children import Child
+from bench.errors import ChildFailed
 from bench.micro import chain, hop
 from bench.micro.cli import bench
 from bench.micro.endpoints import Round, Subscriber, Task, Wrong
@@ -21,7 +22,6 @@ from overlay.filters import Value
 from overlay.messages import Pub
 from overlay.notation import parse_filter
 from overlay.wire.frames import pack
-from padres_tx.cli.common import CheckFailed
 from padres_tx.launcher.processes import Process, alive, identify
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
@@ -175,7 +175,7 @@ def test_a_subscriber_notices(numbers: tuple[int, int]) -> None:
 def test_a_child_that_fails_is_an_error_that_says_why(tmp_path: Path) -> None:
     with Child("end", "bench.micro.endpoints", directory=tmp_path) as end:
         end.tell(b'{"side": "neither"}')
-        with pytest.raises(CheckFailed, match=r"end has died, exit code 1(?s:.*)neither"):
+        with pytest.raises(ChildFailed, match=r"end has died, exit code 1(?s:.*)neither"):
             end.ready()
 
 

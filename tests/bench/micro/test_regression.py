@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.errors import CannotMeasure, FiguresError
 from bench.micro import idle_clients, regression
 from bench.micro.cli import bench
 from bench.micro.regression import BEGIN, END, Figure, Report, with_table, worse
-from padres_tx.cli.common import WrongInput
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
 
@@ -67,7 +67,7 @@ def test_a_worse_run_ends_with_1_and_saving_it_makes_it_the_measure(
 def test_the_readme_has_its_marks() -> None:
     text = regression.README.read_text(encoding="utf-8")
     assert "| x / y |" in with_table(text, regression.readme_table(report(2.0)))
-    with pytest.raises(WrongInput, match="marks"):
+    with pytest.raises(FiguresError, match="marks"):
         with_table("no marks", "table")
 
 
@@ -104,7 +104,7 @@ def test_clients_prints_a_broker_with_a_crowd_beside_one_without() -> None:
 
 @linux_only
 def test_more_clients_than_a_process_may_have_are_refused() -> None:
-    with pytest.raises(idle_clients.TooFewDescriptors, match="raise it"):
+    with pytest.raises(CannotMeasure, match="raise it"):
         idle_clients.allow_connections(2**40)
     result = run("clients", "--clients", str(2**40))
     assert result.exit_code == 2
