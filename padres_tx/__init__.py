@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ClientClosed,
         ClientError,
         ConnectionLost,
+        InvalidEngine,
         NotCoordinator,
         TooManyRequests,
         TransactionAborted,
@@ -65,6 +66,7 @@ __all__ = [
     "Filter",
     "FilterError",
     "FrameTooLarge",
+    "InvalidEngine",
     "NameAway",
     "NameTaken",
     "NotAdvertised",
@@ -112,8 +114,8 @@ _HOMES = {
     "padres_tx.client.asyncio.client": "Client Operator connect operator",
     "padres_tx.errors": (
         "BadAddress BadName BadTransaction CallTimeout ClientClosed ClientError ConnectionLost "
-        "NotCoordinator TooManyRequests TransactionAborted TransactionError TransactionFinished "
-        "UnknownEngine UnknownTransaction Unreachable"
+        "InvalidEngine NotCoordinator TooManyRequests TransactionAborted TransactionError "
+        "TransactionFinished UnknownEngine UnknownTransaction Unreachable"
     ),
     "padres_tx.client.asyncio.handles": "Part Transaction",
     "padres_tx.client.session": "Notification",

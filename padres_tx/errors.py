@@ -10,6 +10,7 @@ OverlayError                (overlay.errors: filters, refused operations, peers'
     ├── CallTimeout         no answer in time, the outcome is unknown; also a TimeoutError
     ├── TooManyRequests     more calls are waiting for their answers than a session keeps
     ├── UnknownEngine       no transaction engine of that name; also a ValueError
+    ├── InvalidEngine       an engine that cannot be used, with the reason; also a ValueError
     └── TransactionError
         ├── BadTransaction        what an engine cannot do, or cannot be done; also a ValueError
         ├── UnknownTransaction    no transaction of that name, or none with a part for this client
@@ -82,6 +83,12 @@ class UnknownEngine(ClientError, ValueError):
     """No transaction engine has that name."""
 
     code = "unknown-engine"
+
+
+class InvalidEngine(ClientError, ValueError):
+    """An engine lacks something that is required of it, or declares what cannot be."""
+
+    code = "invalid-engine"
 
 
 class TransactionError(ClientError):

@@ -29,10 +29,14 @@ from overlay.identity import name_text, parse_name
 from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
 from overlay.notation import format_filter, parse_filter, parse_publication
 from overlay.trace import EVENTS, Record
+from padres_tx import registry
 from padres_tx.client_messages import Ended, TxID, to_client, tx_text
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
-VERSIONED = frozenset({"d-tx"})
+VERSIONED = frozenset(registry.where(lambda engine: engine.versioned))
+
+#: Engines whose plans each broker carries out by itself.
+REPLICATED = frozenset(registry.where(lambda engine: engine.replicated))
 
 #: An end with one of these codes answers something that was said too late; it is no decision.
 LATE = frozenset({"unknown", "foreign", "finished"})
@@ -463,7 +467,7 @@ def _version(event: Event) -> str:
 def _by_plan(event: Event) -> bool:
     """Whether a broker has done it on its own, as the plan of a static transaction says."""
     record = event.record
-    return record.engine == "s-tx" and record.op_kind in ("sub", "usub")
+    return record.engine in REPLICATED and record.op_kind in ("sub", "usub")
 
 
 def _short(key: Key) -> tuple[str, int]:

@@ -38,7 +38,7 @@ from padres_tx import (
 @functools.cache
 def _is_static(engine: str) -> bool:
     # Loading an engine searches the installed packages, which is too slow for each transaction.
-    return bool(registry.load(engine).client == "static")
+    return registry.load(engine).is_static
 
 
 class ScenarioInstance(msgspec.Struct, frozen=True):

@@ -129,7 +129,7 @@ class Dispatch:
         began, sent = self.sim.now, self.sim.steps
         tx = ("E", self.lives["E"], next(self.numbers))
         first, event = self._pub("tcm", "E", FIRST), self._pub("pub", "E", EVENT)
-        if registry.load(self.engine).client == "static":
+        if registry.load(self.engine).is_static:
             self._say("E", Submit(tx, 60.0, self._plan(first, event)))
         else:
             self._say("E", Begin(tx, 60.0))
@@ -188,7 +188,7 @@ def least_delays(topology: Topology, engine: str) -> int:
     """The fewest delays that any protocol needs; argued in the module's docstring."""
     hops = dict(nx.all_pairs_shortest_path_length(topology.graph()))
     e, d, a1 = spread(topology, 3)
-    if registry.load(engine).client == "static":
+    if registry.load(engine).is_static:
         return 2 + 2 * int(max(hops[e][d], hops[e][a1]))
     return 6 + int(hops[e][d] + hops[d][a1] + hops[a1][e])
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bench.report.intervals import Interval, Sample, interval, share_lost
 from bench.report.promises import KINDS, is_promised
+from padres_tx import registry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,10 +226,11 @@ def _share(points: pd.DataFrame) -> Sample:
 
 def _correctness(results: Results) -> Iterator[Claim]:
     for row in results.engine_checks.to_dict("records"):
-        if row["engine"] == "bl-wait":
+        engine = registry.properties(row["engine"])
+        if "partial" not in engine.promises:
             continue
         promised = list(ALWAYS)
-        if row["engine"] == "d-tx" or row["workload"] in ("dispatching", "stream"):
+        if "handover" in engine.promises or row["workload"] in ("dispatching", "stream"):
             promised += CROSSING
         faults = {name: int(row[name]) for name in promised if row[name]}
         title = f"{row['series'].upper()}, {row['workload']}: what clients sent and received"

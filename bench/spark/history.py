@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from bench.spark.shipped import by_value
+from padres_tx import registry
 
 #: Engines whose changes carry a version until the decision; others change what everybody sees.
-VERSIONED: Final = ("d-tx",)
+VERSIONED: Final = tuple(registry.where(lambda engine: engine.versioned))
 
 #: What is asked several times is computed once and kept, under a name; and how, whoever runs the
 #: job says. What comes back is planned anew: plans that go on and on take longer than the job.

@@ -23,9 +23,10 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from bench.spark.replay import Unit
 from bench.spark.shipped import by_value
+from padres_tx import registry
 
 #: Engines whose transactions come one after the other, as if nobody else were there.
-ISOLATED: Final = ("d-tx",)
+ISOLATED: Final = tuple(registry.where(lambda engine: engine.isolated))
 
 KINDS: Final = ("dirty", "handover", "cycle")
 

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.text import Text
 
 from overlay.errors import OverlayError
-from padres_tx import launcher
+from padres_tx import launcher, registry
 from padres_tx.cli.common import CheckFailed, WrongInput, say
 from padres_tx.launcher import Running
 from padres_tx.scenarios import handover as scenario
 from padres_tx.scenarios.handover import HandoverError, Outcome
-from padres_tx.scenarios.handover_table import ALL, EXPLANATION, run, table
+from padres_tx.scenarios.handover_table import EXPLANATION, run, table
 
 
 @click.command(
@@ -43,7 +43,7 @@ twice. Exit code 1 if a promise was broken.
     default="all",
     show_default=True,
     metavar="NAME",
-    help=f"{', '.join(ALL)}, one from outside, or all of these four.",
+    help="The name of an engine, or all for those of this package.",
 )
 @click.option(
     "--events",
@@ -110,9 +110,10 @@ def handover(
     while two workers hand the stream to each other, as often as you say, by transactions of an
     engine. Clients sit at different brokers, as far as there are enough.
     """
-    names = ALL if engine == "all" else (engine,)
-    if wait_ms is not None and "bl-wait" not in names:
-        raise WrongInput(f"--wait-ms is for bl-wait, not for {engine}")
+    names = registry.by_promises(own=True) if engine == "all" else [engine]
+    waits = registry.where(lambda engine: "wait_s" in engine.options)
+    if wait_ms is not None and not set(names) & set(waits):
+        raise WrongInput(f"--wait-ms is for {', '.join(waits)}, not for {engine}")
     try:
         scenario.check(names, events=events, handovers=handovers)
     except HandoverError as error:

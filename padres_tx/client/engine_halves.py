@@ -266,4 +266,4 @@ class StaticHalf(BrokerDecidedHalf):
 
 
 #: The halves that an engine can go with by name.
-HALVES: dict[Any, type[ClientHalf]] = {"dynamic": DynamicHalf, "static": StaticHalf}
+HALVES: dict[str, type[ClientHalf]] = {"dynamic": DynamicHalf, "static": StaticHalf}

@@ -445,7 +445,8 @@ class Transactions:
             from padres_tx.client.engine_halves import HALVES
 
             named = registry.load(engine).client
-            half = self._halves[engine] = HALVES.get(named, named)(engine, self)
+            made = HALVES[named] if isinstance(named, str) else named
+            half = self._halves[engine] = made(engine, self)
             self.session.extend(engine, half)
         return half
 

@@ -33,6 +33,7 @@ from padres_tx.client.transactions import (
     check_seconds,
 )
 from padres_tx.client_messages import TxID, parse_tx
+from padres_tx.engine_declaration import OVERLAY, EngineDeclaration
 from padres_tx.errors import BadTransaction, TransactionError
 from padres_tx.static import Op
 
@@ -213,5 +214,4 @@ class BlWait(ClientHalf):
         return [*report, *self.transactions.end(tx, False, tx.failure.code, reason)]
 
 
-broker = None
-client = BlWait
+engine = EngineDeclaration(broker=None, client=BlWait, promises=OVERLAY)

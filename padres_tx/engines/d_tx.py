@@ -57,6 +57,7 @@ from overlay.tables.footprints import Footprint, of_applied, of_plain, text
 from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
 from padres_tx.client_messages import Look, TxID, tx_text
+from padres_tx.engine_declaration import ISOLATED, EngineDeclaration
 from padres_tx.protocol.dynamic import YES, Dynamic, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced
 from padres_tx.protocol.outcomes import REUSED
@@ -389,5 +390,6 @@ class DTx(Dynamic):
         )
 
 
-broker = DTx
-client = "dynamic"
+engine = EngineDeclaration(
+    broker=DTx, client="dynamic", promises=ISOLATED, versioned=True, ends_alone=True
+)

@@ -45,6 +45,7 @@ from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.tables.routing import Outcome, Scope
 from padres_tx.client_messages import TxID, tx_text
+from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
@@ -302,5 +303,4 @@ def _owes(tx: Tx) -> bool:
     )
 
 
-broker = DTxNI
-client = "dynamic"
+engine = EngineDeclaration(broker=DTxNI, client="dynamic", promises=ATOMIC)

@@ -30,7 +30,7 @@ Received: TypeAlias = dict[str, list[Notification]]
 
 def is_static(engine: str) -> bool:
     """Whether the coordinator has to say beforehand what everybody does."""
-    return bool(registry.load(engine).client == "static")
+    return registry.load(engine).is_static
 
 
 async def received(speaker: Client, clients: Iterable[Client]) -> Received:

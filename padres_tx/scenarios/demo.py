@@ -21,7 +21,7 @@ from rich.text import Text
 
 import padres_tx
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
-from padres_tx import Client, Filter, launcher
+from padres_tx import Client, Filter, launcher, registry
 from padres_tx.launcher import Running
 from padres_tx.scenarios import handover_table
 
@@ -107,7 +107,7 @@ def hand_over(console: Console, running: Running) -> bool:
         "The same with each engine:"
     )
     outcomes = handover_table.run(
-        console, running, handover_table.ALL, events=STREAM_EVENTS, handovers=HANDOVERS
+        console, running, registry.by_promises(own=True), events=STREAM_EVENTS, handovers=HANDOVERS
     )
     console.print(handover_table.table(outcome.row for outcome in outcomes))
     console.print(Text(handover_table.EXPLANATION, "dim"))

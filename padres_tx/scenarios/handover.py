@@ -120,7 +120,7 @@ def promises_broken(
         broken.append(f"a handover was not committed: {reason}")
     if timed_out:
         broken.append(timed_out)
-    if engine != "d-tx":
+    if "handover" not in registry.properties(engine).promises:
         return broken
     for count, what in (
         (verdict.lost, "lost"),
@@ -360,7 +360,7 @@ class Desk:
 
 def is_static(engine: str) -> bool:
     """Whether the coordinator of a transaction plans what others do."""
-    return bool(registry.load(engine).client == "static")
+    return registry.load(engine).is_static
 
 
 def _arrived(streams: Sequence[Stream], workers: Iterable[Worker], segment: int) -> bool:
@@ -406,8 +406,7 @@ async def run(
     check(names, events=events, handovers=handovers)
     outcomes = []
     for name in names:
-        # Only what has no half at brokers waits.
-        options = {"wait_s": wait_s} if wait_s and registry.load(name).broker is None else {}
+        options = {"wait_s": wait_s} if wait_s and "wait_s" in registry.load(name).options else {}
         outcomes.append(
             await _run_one(
                 running,

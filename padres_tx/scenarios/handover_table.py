@@ -17,9 +17,6 @@ from padres_tx.launcher import Running
 from padres_tx.scenarios import handover
 from padres_tx.scenarios.handover import Outcome, Row
 
-#: The engines side by side, the one that promises most first.
-ALL = ("d-tx", "d-tx-ni", "s-tx", "bl-wait")
-
 EXPLANATION = (
     "lost: neither worker has it; doubled: both have it, or one twice; "
     "misrouted: the owner of a publisher's events changes other than once per commit. "

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from proofs.checkers.anomalies import Anomaly
-from proofs.history import Event, History, Tx
+from proofs.history import REPLICATED, Event, History, Tx
 
 
 class Handled(NamedTuple):
@@ -103,7 +103,7 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, Handled]]]:
                 word = history.words.get(whose)
                 # After an abort, what was under way arrives as if it were plain; nobody waits.
                 tx = word.tx if word is not None else None
-                if tx is not None and tx.engine != "s-tx" and record.tx != tx.name:
+                if tx is not None and tx.engine not in REPLICATED and record.tx != tx.name:
                     continue
                 name = word.name if word is not None else ""
             else:

@@ -16,7 +16,19 @@ from typing import NamedTuple
 from overlay.filters import Filter, Value
 from overlay.matching.index import Index, is_visible
 from overlay.messages import Hop, Version
-from proofs.history import VERSIONED, Event, History, Row, Tx, Word, box, point, table_of, versions
+from proofs.history import (
+    REPLICATED,
+    VERSIONED,
+    Event,
+    History,
+    Row,
+    Tx,
+    Word,
+    box,
+    point,
+    table_of,
+    versions,
+)
 
 
 def version(name: str) -> Version:
@@ -249,7 +261,7 @@ class Replay:
             takers = [e for e in _takers(entries) if not names or e.client in names]
         hops = {str(entry.hop) for entry in takers}
         tx = self._history.txs.get(record.tx)
-        if tx is not None and tx.engine == "s-tx":
+        if tx is not None and tx.engine in REPLICATED:
             # Every broker of the span does its own part.
             hops -= {hop for hop in tx.neighbours.get(record.node, ()) if not hop.startswith("@")}
             if record.op_kind == "tcm":

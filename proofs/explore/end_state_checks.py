@@ -22,6 +22,7 @@ from overlay.messages import Hop, client_hop
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
 from overlay.trace import Record
 from padres_tx.client_messages import Step, tx_text
+from proofs.checkers.anomalies import ISOLATED
 from proofs.explore.network import Network, State
 from proofs.explore.nodes import AppliedOperation, BrokerNode, ClientNode
 from proofs.explore.scenario import Scenario
@@ -309,7 +310,7 @@ class EndStateChecks:
         """Some serial order of all that took effect leads to what was delivered."""
         units = [unit for unit in end.units if end.took_effect(unit)]
         isolated = all(
-            unit.act.engine == "d-tx"
+            unit.act.engine in ISOLATED
             for unit in units
             if isinstance(unit.act, DynamicTransaction | StaticTransaction)
         )
@@ -500,7 +501,8 @@ class EndState:
         for node, local in self.brokers:
             for _, records in node.facts(local).records:
                 for record in records:
-                    isolated = record.engine == "d-tx" or (record.kind == "match" and not record.tx)
+                    passes_by = record.kind == "match" and not record.tx
+                    isolated = passes_by or record.engine in ISOLATED
                     if isolated and record.kind in ("apply", "match"):
                         whose = seen.setdefault(record.tx or record.op_id, {})
                         for sees, names in zip(

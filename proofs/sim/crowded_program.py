@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlay.filters import Filter, Value
 from overlay.hosts.simulator import Tape
+from padres_tx import registry
 from padres_tx.client_messages import OpKind
 from proofs.sim.program import (
     OUTAGE_STEP_MS,
@@ -77,7 +78,7 @@ class CrowdedProgram(Program):
     def _ops(self, engine: str, coordinator: str) -> list[PlannedOperation]:
         if self.choose(4) >= 3 - self._busy:
             return super()._ops(engine, coordinator)
-        if engine != "d-tx":
+        if not registry.load(engine).isolated:
             words = self._several(2, lambda: self._word(self._client()))
             return [self._word(coordinator), *words]
         pubs = [self._pub(coordinator)]

@@ -21,16 +21,18 @@ import networkx as nx
 from overlay.filters import Filter, Value
 from overlay.hosts.simulator import Tape
 from overlay.messages import client_hop
+from padres_tx import registry
 from padres_tx.client_messages import OpKind, Step
 from padres_tx.protocol.validation.losses import FENCE_AFTER
 from proofs.sim.shrink import TapePart
 from proofs.sim.simulated_overlay import DEADLINE_S, ClientStep, IfHeld
 
 #: Engines whose transactions are decided by brokers; "mixed" runs them side by side.
-DECIDED = ("d-tx", "d-tx-ni", "s-tx")
-BL_WAIT = "bl-wait"
+DECIDED = tuple(
+    name for name in registry.by_promises(own=True) if registry.load(name).broker is not None
+)
 MIXED = "mixed"
-ENGINES = (*DECIDED, BL_WAIT, MIXED)
+ENGINES = (*registry.by_promises(own=True), MIXED)
 
 #: What may go wrong in a run: every message has its own delay; links fall silent for a while;
 #: clients end in the middle of whatever they do, and some come back, at another broker; links are
@@ -266,7 +268,7 @@ class Program:
         coordinator = self._coordinator()
         ops = self._ops(engine, coordinator)
         # One after the other, but for the static engine not always.
-        loose = engine == "s-tx" and self.choose(4) == 3
+        loose = registry.load(engine).is_static and self.choose(4) == 3
         after = [
             () if not at else (self.choose(at),) if loose else (at - 1,) for at in range(len(ops))
         ]
@@ -305,7 +307,7 @@ class Program:
         workers = (self.clients[first], self.clients[second])
         publishers = [self._client(), self._client()]
         # Side by side with others, it is the isolated engine that has to keep its promise.
-        engine = "d-tx" if "d-tx" in self._engines else self._engines[0]
+        engine = max(self._engines, key=lambda name: registry.load(name).isolated)
         coordinator = self._client()
         gaps = self._several(16, lambda: (self.choose(WINDOW_MS // 4), publishers[self.choose(2)]))
         events: list[tuple[int, str]] = []

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from overlay.filters import Filter, Value
 from overlay.notation import parse_filter
 from padres_tx.client_messages import TxID, tx_text
-from proofs.checkers import Anomaly
+from proofs.checkers import Anomaly, is_promised
 from proofs.oracle import Oracle, holds
 from proofs.sim.program import SPACE, STREAM
 from proofs.sim.random_run import RandomRun
@@ -168,8 +168,8 @@ class RandomRunChecks:
 
     def _stream(self) -> Iterator[Anomaly]:
         handovers = self.run.program.handovers
-        if handovers is None or handovers.engine != "d-tx":
-            return  # Nobody else promises anything.
+        if handovers is None or not is_promised("handover", handovers.engine):
+            return
         commits = sum(
             self.committed(tx)
             for tx, transaction, _ in self.run.attempts
@@ -180,7 +180,7 @@ class RandomRunChecks:
         held = [owner for owner in present if holds(oracle.subscribed[owner], {"class": "s"})]
         if len(held) > 1:
             what = f"in the end the stream is held by {' and '.join(held)}"
-            yield Anomaly("handover", "d-tx", "", what)
+            yield Anomaly("handover", handovers.engine, "", what)
         told_nothing = any(worker in self.run.crashed for worker in handovers.owners)
         accepted = Counter(
             record.client
@@ -197,12 +197,12 @@ class RandomRunChecks:
                 times = len(owners.get(n, ()))
                 if times > 1 or (not times and not told_nothing):
                     what = f"event {n} of {publisher} went to {owners.get(n, 'nobody')}"
-                    yield Anomaly("handover", "d-tx", f"{publisher}:{n}", what)
+                    yield Anomaly("handover", handovers.engine, f"{publisher}:{n}", what)
             sequence = [owners[n][0] for n in sorted(owners)]
             changes = sum(one != other for one, other in itertools.pairwise(sequence))
             if changes > commits:
                 what = f"{changes} changes in {commits} handovers: {sequence}"
-                yield Anomaly("handover", "d-tx", publisher, what)
+                yield Anomaly("handover", handovers.engine, publisher, what)
 
 
 def _difference(broker: str, table: str, found: list[Row], expected: list[Row]) -> str:

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter, Value
 from overlay.hosts.simulator import STEP_LIMIT, Tape
+from padres_tx import registry
 from padres_tx.client_messages import Abort, Ended, Step, TxID
 from proofs.history import History
 from proofs.sim.crowded_program import CrowdedProgram
 from proofs.sim.program import (
     ABSENT_AFTER_S,
     ATTEMPTS,
-    BL_WAIT,
     CONTROL,
+    DECIDED,
     FORSAKEN_S,
     RESTART,
     SPACE,
@@ -139,7 +140,7 @@ class RandomRun:
     # --- transactions ---
 
     def _begin(self, transaction: PlannedTransaction, attempt: int = 1, age: int = 0) -> None:
-        if transaction.engine == BL_WAIT:
+        if transaction.engine not in DECIDED:
             self._wait(transaction)
             return
         if not self._is_here(transaction.coordinator):
@@ -162,8 +163,13 @@ class RandomRun:
         world, coordinator = self.world, transaction.coordinator
         forsaken = transaction.ending == "forsaken"
         deadline_s = FORSAKEN_S if forsaken else transaction.deadline_s
-        if transaction.engine == "s-tx":
-            return world.submit(coordinator, self._static(transaction), deadline_s=deadline_s)
+        if registry.load(transaction.engine).is_static:
+            return world.submit(
+                coordinator,
+                self._static(transaction),
+                deadline_s=deadline_s,
+                engine=transaction.engine,
+            )
         return world.begin(
             transaction.engine,
             coordinator,
@@ -250,7 +256,7 @@ class RandomRun:
         transaction = PlannedTransaction(
             0, handovers.engine, handovers.coordinator, ops, [(), (0,)]
         )
-        if handovers.engine == BL_WAIT:
+        if handovers.engine not in DECIDED:
             self._wait(transaction)
             return
         tx = self._send(transaction)
@@ -266,7 +272,7 @@ class RandomRun:
 
     def _take(self, handovers: PlannedHandovers, coordinator: str, taker: str) -> None:
         """Let whoever has the stream let go of it, and somebody take it."""
-        if not self._is_here(coordinator) or handovers.engine != "d-tx":
+        if not self._is_here(coordinator) or not registry.load(handovers.engine).isolated:
             return
         ops = [PlannedOperation(each, "usub", STREAM, catches=True) for each in handovers.owners]
         ops.append(PlannedOperation(taker, "sub", STREAM))

@@ -196,12 +196,19 @@ class SimulatedOverlay:
             self.say(engine, client, Commit(tx))
         return tx
 
-    def submit(self, client: str, steps: Iterable[Step], *, deadline_s: float = DEADLINE_S) -> TxID:
+    def submit(
+        self,
+        client: str,
+        steps: Iterable[Step],
+        *,
+        deadline_s: float = DEADLINE_S,
+        engine: str = "s-tx",
+    ) -> TxID:
         """Send a whole static transaction."""
         tx = (client, self.lives[client], self.number(client))
-        self.clients.asks("s-tx", tx)
+        self.clients.asks(engine, tx)
         numbered = tuple(self._numbered(step) for step in steps)
-        self.say("s-tx", client, Submit(tx, deadline_s, numbered))
+        self.say(engine, client, Submit(tx, deadline_s, numbered))
         return tx
 
     def _does(self, client: str, tx: TxID, frame: int, number: int, does: ClientStep) -> FromClient:

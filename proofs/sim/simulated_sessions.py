@@ -271,7 +271,14 @@ class SimulatedSessions(SimulatedOverlay):
         self.clients.asks(engine, tx)
         return tx
 
-    def submit(self, client: str, steps: Iterable[Step], *, deadline_s: float = DEADLINE_S) -> TxID:
+    def submit(
+        self,
+        client: str,
+        steps: Iterable[Step],
+        *,
+        deadline_s: float = DEADLINE_S,
+        engine: str = "s-tx",
+    ) -> TxID:
         """A static transaction, one step after the other; what others do, a tcm asks of them."""
         ops: list[Op] = []
         for step in steps:
@@ -280,9 +287,9 @@ class SimulatedSessions(SimulatedOverlay):
                 control: dict[str, Value] = {"class": "ctl", "to": step.client}
                 op = Op("tcm", point=control, ops={step.client: [op]})
             ops.append(op)
-        tx = self.sessions[client].begin("s-tx", ops, deadline_s=deadline_s)
+        tx = self.sessions[client].begin(engine, ops, deadline_s=deadline_s)
         if tx not in self.ended:
-            self.clients.asks("s-tx", tx)
+            self.clients.asks(engine, tx)
         return tx
 
     def carried_out(self) -> dict[str, list[IssuedOperation]]:

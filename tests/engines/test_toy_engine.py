@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,24 +14,12 @@ import padres_tx
 from padres_tx import launcher, registry
 from padres_tx.testing.inprocess import InProcessOverlay
 
-ENGINE = '''
-"""A toy: it does as D-TX-NI does, but votes no on every transaction of a client named Cain."""
-
-from padres_tx.protocol.dynamic import Dynamic, Verdict
-from padres_tx.engines.d_tx_ni import DTxNI
-
-
-class Toy(DTxNI):
-    name = "toy"
-    prepare = Dynamic.prepare
-
-    def judge(self, tx):
-        return Verdict("toy", "Cain may not commit") if tx.id[0] == "Cain" else Verdict()
-
-
-broker = Toy
-client = "dynamic"
-'''
+#: The engine of docs/engines.md, as its readers have it.
+ENGINE = re.findall(
+    r"```python\n(.*?)```",
+    (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8"),
+    re.DOTALL,
+)[0].replace("my-engine", "toy")
 
 
 @pytest.fixture
@@ -63,7 +52,7 @@ EXPECTED = ["committed", "aborted Cain may not commit"]
 
 def test_it_is_found_by_its_name_without_a_list(toy: str) -> None:
     assert registry.names() == ["bl-wait", "d-tx", "d-tx-ni", "s-tx", "toy"]
-    assert registry.load("toy").broker.name == "toy"
+    assert registry.load("toy").broker.__name__ == "MyEngine"
     with pytest.raises(padres_tx.UnknownEngine, match="there are bl-wait, d-tx, d-tx-ni, s-tx"):
         registry.load("no-such")
 
