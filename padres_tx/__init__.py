@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from overlay.filters import Filter, between, ge, gt, le, lt, prefix, present
     from overlay.wire.frames import FrameTooLarge
     from padres_tx import static, sync
-    from padres_tx.client.asyncio.client import Client, Operator, connect, operator
+    from padres_tx.client.asyncio.client import Client, connect
     from padres_tx.client.asyncio.handles import Part, Transaction
+    from padres_tx.client.asyncio.operator import Operator, operator
     from padres_tx.client.session import Notification
     from padres_tx.client.transactions import Doubt, Result
     from padres_tx.errors import (
@@ -111,7 +112,8 @@ _HOMES = {
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
     "overlay.wire.frames": "FrameTooLarge",
-    "padres_tx.client.asyncio.client": "Client Operator connect operator",
+    "padres_tx.client.asyncio.client": "Client connect",
+    "padres_tx.client.asyncio.operator": "Operator operator",
     "padres_tx.errors": (
         "BadAddress BadName BadTransaction CallTimeout ClientClosed ClientError ConnectionLost "
         "InvalidEngine NotCoordinator TooManyRequests TransactionAborted TransactionError "

@@ -8,7 +8,9 @@
 It is written in `padres_tx.client.blocking`.
 """
 
-from padres_tx.client.blocking.client import Callback, Client, OnClose, connect
-from padres_tx.client.blocking.transacting import Part, Transaction
+from padres_tx.client.blocking.client import BlockingClient as Client
+from padres_tx.client.blocking.client import Callback, OnClose, connect
+from padres_tx.client.blocking.handles import BlockingTransaction as Transaction
+from padres_tx.client.blocking.handles import Part
 
 __all__ = ["Callback", "Client", "OnClose", "Part", "Transaction", "connect"]

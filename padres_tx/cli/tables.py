@@ -15,7 +15,7 @@ from rich.text import Text
 
 from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option
 from padres_tx.cli.layout import Cell, Column, show
-from padres_tx.client.asyncio.client import operator
+from padres_tx.client.asyncio.operator import operator
 
 #: Rows that are printed unless more are asked for: what a person can scroll through.
 ROWS_SHOWN = 10_000

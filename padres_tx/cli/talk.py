@@ -25,7 +25,8 @@ from padres_tx.cli.common import (
     place_options,
     say,
 )
-from padres_tx.client.asyncio.client import connect, unique_name
+from padres_tx.client.asyncio.client import connect
+from padres_tx.client.asyncio.connecting import unique_name
 from padres_tx.client.session import Notification
 
 _as_option = click.option(

@@ -24,7 +24,7 @@ from padres_tx import registry
 from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
 from padres_tx.cli.layout import Cell, Column
-from padres_tx.client.asyncio.client import Operator, operator
+from padres_tx.client.asyncio.operator import Operator, operator
 from padres_tx.client_messages import parse_tx
 from padres_tx.errors import TX_EXAMPLE
 from padres_tx.launcher.broker_status import ANSWER_S

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from overlay.errors import OverlayError, ProtocolError
-from overlay.messages import AnyMessage, ClientName
+from overlay.messages import ClientName, EngineMessage
 from padres_tx import client_messages
 from padres_tx.client.holdings import HoldingChange
 from padres_tx.client.session import Event, Notification, SendMessage
@@ -37,6 +37,8 @@ from padres_tx.static import Op, Plan
 class ClientHalf(ABC):
     """The client's half of an engine. Calls come checked; each answers with events."""
 
+    #: What the engine keeps of one transaction.
+    transaction_class: ClassVar[type[ClientTransaction]] = ClientTransaction
     #: What `begin` takes beside a deadline.
     options: ClassVar[tuple[str, ...]] = ()
     #: Whether the coordinator gives everything at once, others' operations included.
@@ -52,9 +54,6 @@ class ClientHalf(ABC):
         self.engine = engine
         self.transactions = transactions
         self.session = transactions.session
-
-    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
-        return ClientTransaction(id, self, coordinator=coordinator)
 
     @abstractmethod
     def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]: ...
@@ -96,7 +95,7 @@ class BrokerDecidedHalf(ClientHalf):
     remembers = True
 
     def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
-        return [self.say(client_messages.Abort(tx.id, reason))]
+        return [self.send(client_messages.Abort(tx.id, reason))]
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
         message = client_messages.to_client.decode(body)
@@ -123,18 +122,20 @@ class BrokerDecidedHalf(ClientHalf):
         tx = self.transactions.get(ended.tx)
         if tx is None:
             # Somebody else's, of which only publications have come, or words on our behalf.
-            tx = self.new(ended.tx, coordinator=False)
-            self.transactions.add(tx)
+            tx = self.transactions.join(self, ended.tx)
         changes = [HoldingChange(*effective) for effective in ended.words]
         return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
 
-    def say(self, message: client_messages.FromClient) -> SendMessage:
-        return SendMessage(self.message(message))
+    def send(self, message: client_messages.FromClient) -> SendMessage:
+        """The event that sends a message to the edge broker."""
+        body = client_messages.from_client.encode(message)
+        return SendMessage(EngineMessage(self.engine, msgspec.Raw(body)))
 
-    def message(self, message: client_messages.FromClient) -> AnyMessage:
-        return client_messages.engine_message(
-            self.engine, client_messages.from_client.encode(message)
-        )
+    def send_for(
+        self, tx: ClientTransaction, number: int, message: client_messages.FromClient
+    ) -> SendForOperation:
+        """The event that sends the message of an operation; 0 for one of the whole transaction."""
+        return SendForOperation(tx, number, self.send(message).message)
 
 
 class DynamicHalf(BrokerDecidedHalf):
@@ -144,7 +145,7 @@ class DynamicHalf(BrokerDecidedHalf):
     reads = True
 
     def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]:
-        return [self.say(client_messages.Begin(tx.id, terms.deadline_s, terms.age))]
+        return [self.send(client_messages.Begin(tx.id, terms.deadline_s, terms.age))]
 
     def operate(
         self, tx: ClientTransaction, frame: int, number: int, op: Op, callback: Any
@@ -163,20 +164,20 @@ class DynamicHalf(BrokerDecidedHalf):
         )
         held = self.transactions.held_outside(op)
         operate = client_messages.Operate(tx.id, frame, number, step, held)
-        return [*self._looks(tx, frame), SendForOperation(tx, number, self.message(operate))]
+        return [*self._looks(tx, frame), self.send_for(tx, number, operate)]
 
     def commit(self, tx: ClientTransaction) -> list[Event]:
-        return [*self._looks(tx, 0), self.say(client_messages.Commit(tx.id))]
+        return [*self._looks(tx, 0), self.send(client_messages.Commit(tx.id))]
 
     def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]:
-        return [*self._looks(tx, frame), self.say(client_messages.Finish(tx.id, frame, error))]
+        return [*self._looks(tx, frame), self.send(client_messages.Finish(tx.id, frame, error))]
 
     def _looks(self, tx: ClientTransaction, frame: int) -> list[Event]:
-        return [SendForOperation(tx, 0, self.message(look)) for look in tx.looks.take(frame)]
+        return [self.send_for(tx, 0, look) for look in tx.looks.take(frame)]
 
     def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         if not number:  # A look that nobody can validate.
-            return [self.say(client_messages.Abort(tx.id, str(error)))]
+            return [self.send(client_messages.Abort(tx.id, str(error)))]
         self.transactions.over(tx, number)
         self.session.withdraw(tx.id, number)
         tx.sent = [said for said in tx.sent if said.number != number]
@@ -200,8 +201,7 @@ class DynamicHalf(BrokerDecidedHalf):
     def _tcm(self, tcm: client_messages.Tcm) -> list[Event]:
         tx = self.transactions.get(tcm.tx)
         if tx is None:
-            tx = self.new(tcm.tx, coordinator=False)
-            self.transactions.add(tx)
+            tx = self.transactions.join(self, tcm.tx)
         elif tx.state == "ended" or tcm.frame in tx.frames:
             raise ProtocolError(f"{tx.name} opens frame {tcm.frame} when it cannot")
         publisher = ClientName(tcm.publisher)
@@ -229,10 +229,8 @@ class StaticHalf(BrokerDecidedHalf):
     Those who take part are only told the outcome: their edge brokers have acted for them.
     """
 
+    transaction_class = PlannedTransaction
     is_static = True
-
-    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
-        return PlannedTransaction(id, self, coordinator=coordinator)
 
     def begin(self, tx: ClientTransaction, terms: Terms) -> list[Event]:
         return []
@@ -250,7 +248,7 @@ class StaticHalf(BrokerDecidedHalf):
         if not len(tx.plan):
             return [*self.transactions.end(tx, True), CommitApplied(tx.name)]
         submit = client_messages.Submit(tx.id, tx.deadline_s, tx.plan.steps(self.session.number))
-        return [SendForOperation(tx, 0, self.message(submit))]
+        return [self.send_for(tx, 0, submit)]
 
     def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
         if tx.state == "committing":

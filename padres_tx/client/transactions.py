@@ -285,10 +285,12 @@ class Transactions:
                 f"{self.session.name} has {OPEN_LIMIT} open transactions; end some first"
             )
         session = self.session
-        tx = half.new((session.name, session.life, session.number()), coordinator=True)
+        tx_id = (session.name, session.life, session.number())
+        tx = half.transaction_class(tx_id, half, coordinator=True)
         tx.deadline_s = deadline_s
         events = half.begin(tx, Terms(deadline_s, age, options))
-        self.add(tx)
+        self._txs[tx.name] = tx
+        self._coordinated += 1
         return tx, events
 
     def commit(self, tx: ClientTransaction) -> list[Event]:
@@ -461,10 +463,11 @@ class Transactions:
     def get(self, id: TxID) -> ClientTransaction | None:
         return self._txs.get(tx_text(id))
 
-    def add(self, tx: ClientTransaction) -> None:
-        """A transaction has begun, or has come to this client."""
+    def join(self, half: ClientHalf, id: TxID) -> ClientTransaction:
+        """Take part in a transaction of another client."""
+        tx = half.transaction_class(id, half, coordinator=False)
         self._txs[tx.name] = tx
-        self._coordinated += tx.coordinator
+        return tx
 
     def call(self, tx: ClientTransaction, frame: int, notification: Notification) -> list[Event]:
         """A tcm has come in the transaction."""

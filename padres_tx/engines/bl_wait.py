@@ -72,6 +72,7 @@ class WaitTx(ClientTransaction):
 class BlWait(ClientHalf):
     """BL-WAIT at one client."""
 
+    transaction_class = WaitTx
     options = ("wait_s",)
     drains = True
 
@@ -79,9 +80,6 @@ class BlWait(ClientHalf):
         super().__init__(engine, transactions)
         #: Plain requests that are not answered: whose they are, and what they ask.
         self._asked: dict[int, tuple[WaitTx, int, Operation]] = {}
-
-    def new(self, id: TxID, *, coordinator: bool) -> ClientTransaction:
-        return WaitTx(id, self, coordinator=coordinator)
 
     # --- the coordinator ---
 
@@ -141,8 +139,7 @@ class BlWait(ClientHalf):
             return []  # It comes as publications do, also to subscriptions for events only.
         tx = self.transactions.get(id)
         if tx is None or (tx.state == "ended" and not tx.coordinator):
-            tx = self.new(id, coordinator=False)
-            self.transactions.add(tx)
+            tx = self.transactions.join(self, id)
         if not isinstance(tx, WaitTx) or tx.state == "ended":
             return None
         tx.calls += 1

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from overlay.errors import OverlayError, ProtocolError
-from padres_tx.client.asyncio.client import operator
+from padres_tx.client.asyncio.operator import operator
 
 #: A broker on this machine or the next answers in milliseconds; one that needs this is not well.
 ANSWER_S = 2.0

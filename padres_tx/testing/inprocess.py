@@ -25,15 +25,12 @@ from overlay.hosts.inprocess import Attachment, InProcess
 from overlay.messages import AnyMessage, Hop, client_hop
 from overlay.wire.link import OUTBOX_MESSAGES, WINDOW_MESSAGES
 from padres_tx.client.asyncio.channel import CONNECT_TIMEOUT_S, End
-from padres_tx.client.asyncio.client import (
-    QUEUE_MESSAGES,
-    Client,
-    OnClose,
-    Operator,
-    unique_name,
-)
+from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.close_report import OnClose
+from padres_tx.client.asyncio.connecting import Connecting, unique_name
 from padres_tx.client.asyncio.error_reports import OnError
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.notifications import QUEUE_MESSAGES
+from padres_tx.client.asyncio.operator import Operator
 from padres_tx.client.session import Session
 from padres_tx.errors import ConnectionLost
 from padres_tx.registry import broker_factories

@@ -10,7 +10,7 @@ from typing import Any
 
 from overlay.messages import Done
 from padres_tx.client.asyncio.client import Client
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Notification, Session
 from padres_tx.testing.inprocess import InProcessOverlay
 

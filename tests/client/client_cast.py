@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, ParamSpec
 from overlay.messages import Done, EngineMessage
 from padres_tx import client_messages, static
 from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.asyncio.handles import Part, Transaction
-from padres_tx.client.asyncio.requests import Connecting
 from padres_tx.client.session import Notification, Session
 from padres_tx.testing.inprocess import InProcessOverlay
 
@@ -89,7 +89,10 @@ async def quiet(*clients: Client) -> None:
     The overlay itself is at rest after each call, so nothing else is under way.
     """
     while any(
-        client._channel.waiting or client._calls or client._handlers._running for client in clients
+        client._requests.channel.waiting
+        or client._callbacks.waiting
+        or client._driver.handlers._running
+        for client in clients
     ):
         await asyncio.sleep(0)
 

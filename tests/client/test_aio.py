@@ -191,12 +191,12 @@ async def test_until_unsubscribing_is_answered_the_callback_is_responsible() -> 
         seen: list[int] = []
         subscribing = asyncio.create_task(a1.subscribe(P1, lambda n: seen.append(n.seq)))
         await asyncio.sleep(0)
-        a1.receive(Done(2, number=1))
+        a1._requests.receive(Done(2, number=1))
         await subscribing
         unsubscribing = asyncio.create_task(a1.unsubscribe(P1))
         await asyncio.sleep(0)
-        a1.receive(Pub("E", 1, {"class": "p1"}))
-        a1.receive(Done(3, number=2))
+        a1._requests.receive(Pub("E", 1, {"class": "p1"}))
+        a1._requests.receive(Done(3, number=2))
         await unsubscribing
         while not seen:
             await asyncio.sleep(0)
@@ -273,7 +273,7 @@ async def test_on_error_gets_what_no_call_can_raise() -> None:
 
         await a1.advertise(P1)
         await a1.subscribe(P1, fails)
-        a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+        a1._requests.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
         await a1.publish(P1)
         while len(errors) < 2:
             await asyncio.sleep(0)
@@ -292,7 +292,7 @@ async def test_an_on_error_that_fails_is_the_loops_to_report() -> None:
 
     overlay = InProcessOverlay("one")
     async with overlay.connect_async("A1", on_error=fails) as a1:
-        a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+        a1._requests.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
         assert [context["exception"] for context in reported] == [worse]
         await a1.subscribe(P1)
 
@@ -308,7 +308,7 @@ async def test_a_fault_of_ours_is_not_a_hang() -> None:
         subscribing = asyncio.create_task(a1.subscribe(P1))
         await asyncio.sleep(0)
         with pytest.raises(KeyError):
-            a1.receive(EngineMessage("faulty", msgspec.Raw(b"\x01")))
+            a1._requests.receive(EngineMessage("faulty", msgspec.Raw(b"\x01")))
         with pytest.raises(ClientError, match="a fault in the client: KeyError"):
             await subscribing
 
@@ -322,7 +322,7 @@ async def test_what_an_engine_says_is_sent() -> None:
     async with alone() as (a1, channel):
         a1._session.extend("echo", Echo())
         message = EngineMessage("echo", msgspec.Raw(b"\x01"))
-        a1.receive(message)
+        a1._requests.receive(message)
         assert channel.sent[1:] == [message]
 
 
@@ -340,7 +340,7 @@ async def test_a_broker_that_may_not_say_that_is_left() -> None:
     a1 = await overlay.connect_async("A1")
     iterating = asyncio.create_task(a1.next())
     await asyncio.sleep(0)
-    channel: Any = a1._channel  # The in-process one, which takes what its broker says.
+    channel: Any = a1._requests.channel  # The in-process one, which takes what its broker says.
     channel.deliver(Leave(0, "A1", "B1"))
     with pytest.raises(ProtocolError, match="takes no Leave"):
         await iterating

@@ -13,7 +13,7 @@ from overlay.errors import (
 )
 from overlay.messages import Done, Pub, PubRefused, client_hop
 from padres_tx.client.asyncio.client import Client
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Notification, Session
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
 from padres_tx.testing.inprocess import InProcessOverlay, LocalChannel
@@ -31,7 +31,7 @@ async def test_a_cancelled_operation_is_still_settled_by_its_late_answer() -> No
         with pytest.raises(asyncio.CancelledError):
             await subscribing
         assert a1._session.pending == 1
-        a1.receive(Done(2, "operation", "no"))
+        a1._requests.receive(Done(2, "operation", "no"))
         assert a1._session.pending == 0
         with pytest.raises(NotHeld):
             await a1.unsubscribe(P1)
@@ -60,7 +60,7 @@ async def test_a_refused_operation_raises_its_reason() -> None:
     async with alone() as (a1, _):
         subscribing = asyncio.create_task(a1.subscribe(P1))
         await asyncio.sleep(0)
-        a1.receive(Done(2, "operation", "A1 holds enough"))
+        a1._requests.receive(Done(2, "operation", "A1 holds enough"))
         with pytest.raises(OperationError, match="A1 holds enough"):
             await subscribing
 
@@ -70,7 +70,7 @@ async def test_publishing_waits_while_the_window_is_full_and_can_be_cancelled() 
     async with alone() as (a1, channel):
         advertising = asyncio.create_task(a1.advertise(P1))
         await asyncio.sleep(0)
-        a1.receive(Done(2, number=1))
+        a1._requests.receive(Done(2, number=1))
         await advertising
         channel.full = True
         cancelled = asyncio.create_task(a1.publish(P1, b"cancelled"))
@@ -79,7 +79,7 @@ async def test_publishing_waits_while_the_window_is_full_and_can_be_cancelled() 
         cancelled.cancel()
         assert len(channel.sent) == 2
         channel.full = False
-        a1.writable()
+        a1._requests.writable()
         await publishing
         assert channel.sent[2:] == [Pub("A1", 3, P1, b"published")]
 
@@ -185,12 +185,12 @@ async def test_payloads_count_as_well() -> None:
     channel = ByHand()
     client = by_hand(channel, queue_bytes=100)
     async with Connecting(client, 1) as a1:
-        a1.receive(Pub("E", 1, P1, bytes(99)))
-        assert a1.ready
-        a1.receive(Pub("E", 2, P1, bytes(1)))
-        assert not a1.ready
+        a1._requests.receive(Pub("E", 1, P1, bytes(99)))
+        assert a1._requests.ready
+        a1._requests.receive(Pub("E", 2, P1, bytes(1)))
+        assert not a1._requests.ready
         await a1.next()
-        assert a1.ready
+        assert a1._requests.ready
 
 
 @asynchronous
@@ -213,7 +213,7 @@ async def test_slow_callbacks_hold_back_as_well() -> None:
             await e.publish({"class": "p1", "x": x})
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not a1.ready
+        assert not a1._requests.ready
         go_on.set()
         while len(seen) < 20:
             await asyncio.sleep(0)
@@ -300,7 +300,7 @@ async def test_closing_before_a_callback_has_begun_is_an_end_as_well() -> None:
     """A task that is cancelled before its first step never runs."""
     async with cast() as (a1, _):
         await a1.subscribe(P1, print)
-        a1.receive(Pub("E", 1, P1))
+        a1._requests.receive(Pub("E", 1, P1))
         await a1.close()
         async with asyncio.timeout(20):
             await a1.wait_closed()
@@ -344,5 +344,5 @@ async def test_an_error_in_the_block_is_not_hidden_by_closing() -> None:
     overlay = InProcessOverlay("one")
     with pytest.raises(ZeroDivisionError):
         async with overlay.connect_async("A1") as a1:
-            a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+            a1._requests.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
             raise ZeroDivisionError

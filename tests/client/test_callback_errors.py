@@ -154,7 +154,7 @@ def test_a_coroutine_function_as_on_error_is_awaited() -> None:
     async def test() -> None:
         overlay = InProcessOverlay("one")
         async with overlay.connect_async("A1", on_error=note) as a1:
-            a1.receive(PubRefused(7, "not-advertised", "not that"))
+            a1._requests.receive(PubRefused(7, "not-advertised", "not that"))
             while not errors:
                 await asyncio.sleep(0)
 
@@ -195,8 +195,8 @@ def test_a_refused_publication_is_logged_and_raised_by_close(
     async def test() -> None:
         with pytest.raises(NotAdvertised, match="A1 has not advertised that") as caught:
             async with alone() as (a1, _):
-                a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
-                a1.receive(PubRefused(8, "not-advertised", "nor that"))
+                a1._requests.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+                a1._requests.receive(PubRefused(8, "not-advertised", "nor that"))
                 assert len(logged(caplog, "was refused")) == 2
                 assert await received(a1) == [], "no call that has nothing to do with it"
                 if how == "close":
@@ -210,15 +210,16 @@ def test_a_refused_publication_is_logged_and_raised_by_close(
 async def test_a_refused_publication_that_on_error_has_taken_is_not_raised() -> None:
     errors: list[Exception] = []
     async with InProcessOverlay("one").connect_async("A1", on_error=errors.append) as a1:
-        a1.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
+        a1._requests.receive(PubRefused(7, "not-advertised", "A1 has not advertised that"))
     assert [type(error) for error in errors] == [NotAdvertised]
 
 
 def test_a_blocking_publisher_hears_of_it_as_well() -> None:
     with InProcessOverlay("one") as overlay:
         a1 = overlay.connect("A1")
-        a1._client._loop.call_soon_threadsafe(  # type: ignore[union-attr]
-            a1._client.receive, PubRefused(7, "not-advertised", "A1 has not advertised that")
+        a1._background.loop.call_soon_threadsafe(
+            a1._client._requests.receive,
+            PubRefused(7, "not-advertised", "A1 has not advertised that"),
         )
         with pytest.raises(NotAdvertised):
             a1.close()

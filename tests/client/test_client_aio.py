@@ -367,7 +367,7 @@ async def test_bad_terms_raise_when_it_is_begun() -> None:
             async with once:
                 pass
         with pytest.raises(TransactionError, match="has not begun"):
-            Transaction(e, once).sub(P1)
+            Transaction(e._driver, once).sub(P1)
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
@@ -392,7 +392,7 @@ async def test_nothing_of_a_static_transaction_is_done_before_its_end() -> None:
             doing = tx.sub(P1)
             with pytest.raises(TransactionError, match="before its end"):
                 await doing
-        with pytest.raises(TransactionError, match="s-tx does not tell"):
+        with pytest.raises(TransactionError, match="s-tx does not report"):
             await tx.drained
         await e.unsubscribe(P1)
 

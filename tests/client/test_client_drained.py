@@ -17,9 +17,8 @@ import pytest
 from overlay.messages import Pub
 from padres_tx import client_messages, sync
 from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.asyncio.handles import Part
-from padres_tx.client.asyncio.requests import Connecting
-from padres_tx.client.blocking import transacting
 from padres_tx.client.session import Notification, Session
 from padres_tx.errors import ClientClosed, ConnectionLost
 from tests.client.client_cast import X1, BrokerByHand, asynchronous
@@ -218,11 +217,11 @@ async def test_a_lost_connection_does_not_keep_callbacks_from_what_has_come() ->
 
         await w.subscribe(X1, work)
         tx = await give(w, stream)
-        while len(w._calls) <= len(OLD):
+        while len(w._callbacks.waiting) <= len(OLD):
             await asyncio.sleep(0)
         waiting = asyncio.ensure_future(_wait(tx))
         await asyncio.sleep(0)
-        w.lost(ConnectionLost("the broker has gone"))
+        w._requests.lost(ConnectionLost("the broker has gone"))
         lost.set()
         await waiting
         assert seen == list(OLD)
@@ -239,10 +238,10 @@ async def test_who_closes_while_callbacks_are_at_work_hears_so(is_lost: bool) ->
 
         await w.subscribe(X1, work)
         tx = await give(w, stream)
-        while len(w._calls) <= len(OLD):
+        while len(w._callbacks.waiting) <= len(OLD):
             await asyncio.sleep(0)
         if is_lost:
-            w.lost(ConnectionLost("the broker has gone"))
+            w._requests.lost(ConnectionLost("the broker has gone"))
         waiting = asyncio.ensure_future(_wait(tx))
         await asyncio.sleep(0)
         await w.close()
@@ -258,7 +257,7 @@ async def test_after_a_loss_nothing_is_drained_that_was_not_before() -> None:
         stream.rest = lambda given: stream.tell(client_messages.Ended(TX, True, words=(given,)))
         tx = await give(w, stream)
         assert (await tx.ended).committed
-        w.lost(ConnectionLost("the broker has gone"))
+        w._requests.lost(ConnectionLost("the broker has gone"))
         with pytest.raises(ConnectionLost):
             await tx.drained
 
@@ -278,17 +277,17 @@ class Blocking:
         stand_in: Any = self.stream
         self.client = sync.Client(Connecting(Client(Session("W"), stand_in), 1))
 
-    def give(self) -> transacting.Part:
-        parts: list[transacting.Part] = []
+    def give(self) -> sync.Part:
+        parts: list[sync.Part] = []
         called = threading.Event()
 
-        def act(tx: transacting.Part, notification: Notification) -> None:
+        def act(tx: sync.Part, notification: Notification) -> None:
             tx.usub(X1)
             parts.append(tx)
             called.set()
 
         self.client.on_tcm(None, act)
-        self.client._background._loop.call_soon_threadsafe(self.stream.call)
+        self.client._background.loop.call_soon_threadsafe(self.stream.call)
         assert called.wait(LIMIT_S)
         return parts[0]
 
@@ -314,7 +313,7 @@ def test_a_blocking_worker_that_goes_when_it_may_has_all_of_its_stream(how: str)
 def test_a_blocking_callback_does_not_wait_for_itself_and_may_close() -> None:
     blocking = Blocking()
     done: list[object] = []
-    parts: list[transacting.Part] = []
+    parts: list[sync.Part] = []
     given, gone = threading.Event(), threading.Event()
 
     def work(notification: Notification) -> None:

@@ -187,10 +187,10 @@ async def test_closing_ends_what_waits_and_cancels_handlers() -> None:
 async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("padres_tx.client.asyncio.transacting.CALL_TIMEOUT_S", 0.001)
+    monkeypatch.setattr("padres_tx.client.asyncio.transaction_driver.CALL_TIMEOUT_S", 0.001)
     async with by_hand() as (e, broker):
         tx = await e.beginTX("d-tx", deadline_s=0.001)
-        with pytest.raises(CallTimeout, match=f"for the outcome of {tx} in vain"):
+        with pytest.raises(CallTimeout, match=f"waiting for the outcome of {tx}"):
             await e.commitTX(tx)
         broker.tell(client_messages.Ended(parse_name(tx) or ("", 0, 0), True))
         tx = await e.beginTX("d-tx")
@@ -241,7 +241,7 @@ async def test_a_handler_does_not_wait_for_ever_when_nobody_tells_of_the_end(
         for n in (1, 2):
             broker.tell(client_messages.Tcm(("C", 0, n), 1, "C", n, {**X1, "n": n}, b""))
         await next_one.wait()
-        assert "for an operation of C:0:1 in vain" in str(raised[0])
+        assert "waiting for an operation of C:0:1" in str(raised[0])
 
 
 @asynchronous

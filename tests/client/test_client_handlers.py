@@ -114,7 +114,7 @@ async def test_a_tcm_that_came_too_early_is_handled_when_the_handler_waits() -> 
         d.on_tcm(ASSIGN, lambda tx, notification: acts.append("called"))
         tx = await e.beginTX()
         doing = e.txTCM(tx, X1)
-        while not d._handlers._waiting:  # The second tcm is there, and it is not its turn.
+        while not d._driver.handlers._waiting:  # The second tcm is there, and it is not its turn.
             await asyncio.sleep(0)
         assert acts == []
         looked.set()
@@ -141,9 +141,9 @@ async def test_another_transaction_is_not_handled_while_one_waits() -> None:
         a1.on_tcm(ASSIGN, answer)
         txs = [await e.beginTX("d-tx") for _ in range(2)]
         doings = [e.txTCM(tx, {**X1, "n": n}) for n, tx in enumerate(txs)]
-        while not a1._handlers._running:
+        while not a1._driver.handlers._running:
             await asyncio.sleep(0)
-        assert acts == [0] and d._handlers._waiting
+        assert acts == [0] and d._driver.handlers._waiting
         go_on.set()
         await asyncio.gather(*doings)
         assert acts == [0, 1]
@@ -221,7 +221,7 @@ async def test_a_handler_whose_transaction_has_ended_is_cancelled() -> None:
         e.txTCM(stuck, {**X1, "n": 0})
         dropped = await e.beginTX(deadline_s=4)
         e.txTCM(dropped, {**X1, "n": 1})
-        while not d._handlers._waiting:
+        while not d._driver.handlers._waiting:
             await asyncio.sleep(0)
         overlay.core.advance(6)
         assert (await e.commitTX(stuck)).code == "deadline"
@@ -255,7 +255,7 @@ async def test_a_handler_that_waits_for_an_operation_hears_how_it_ended() -> Non
         d.on_error = errors.append
         tx = await e.beginTX(deadline_s=5)
         e.txTCM(tx, X1)
-        while not a1._handlers._running:
+        while not a1._driver.handlers._running:
             await asyncio.sleep(0)
         overlay.core.advance(6)
         assert (await e.commitTX(tx)).code == "deadline"
@@ -294,5 +294,5 @@ async def test_an_abort_before_a_handler_has_begun_does_not_stop_those_after_it(
         async with e.transaction(deadline_s=5) as block:
             block.tcm({**X1, "n": 1})
         assert called[-1] == 1
-        assert not d._handlers._running
+        assert not d._driver.handlers._running
         assert_at_rest(overlay)

@@ -11,7 +11,6 @@ import pytest
 
 from overlay.errors import NotHeld
 from padres_tx import static
-from padres_tx.client.blocking.transacting import Part, Transaction
 from padres_tx.client.session import Notification
 from padres_tx.errors import (
     ConnectionLost,
@@ -21,7 +20,7 @@ from padres_tx.errors import (
     TransactionFinished,
     UnknownTransaction,
 )
-from padres_tx.sync import Client
+from padres_tx.sync import Client, Part, Transaction
 from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.client_cast import (
     ASSIGN,
@@ -95,7 +94,7 @@ def test_a_block_commits_at_its_end(cast: Cast, engine: str) -> None:
     with pytest.raises(NotHeld):
         cast.d.unsubscribe(X1)
     if engine == "s-tx":
-        with pytest.raises(TransactionError, match="does not tell"):
+        with pytest.raises(TransactionError, match="does not report"):
             tx.wait_drained(LIMIT_S)
     else:
         tx.wait_drained(LIMIT_S)

@@ -29,7 +29,7 @@ from overlay.messages import Goodbye, Hello, Ping
 from overlay.wire.frames import pack
 from padres_tx.client.asyncio.channel import Address, TcpChannel, parse_address
 from padres_tx.client.asyncio.client import Client
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Session
 from padres_tx.errors import BadAddress, CallTimeout, ConnectionLost, Unreachable
 from tests.overlay.broker_processes import Process, free_ports, one, running

@@ -14,7 +14,7 @@ from overlay.errors import BrokerFull, NameAway, NameTaken, ProtocolError, Unaut
 from overlay.messages import Done, Goodbye, Hello
 from overlay.wire.frames import pack
 from padres_tx.client.asyncio import channel
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.environment import SECRET_ENV
 from padres_tx.errors import Unreachable
 from tests.client.cast import ByHand, asynchronous, by_hand

@@ -54,7 +54,7 @@ async def test_an_abort_and_what_changes_nothing_here() -> None:
             start(block)
         await quiet(d)
         assert told == [block.id] and told[0].gave == told[0].took == ()
-        assert not d._transactions._undrained and not a1._transactions._undrained
+        assert not d._driver.transactions._undrained and not a1._driver.transactions._undrained
 
 
 def test_what_waits_to_be_drained_is_bounded() -> None:

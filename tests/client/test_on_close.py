@@ -15,7 +15,7 @@ import pytest
 
 from overlay.errors import OverlayError
 from overlay.messages import Pub
-from padres_tx.client.asyncio.requests import Connecting
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Notification
 from padres_tx.errors import ClientError, ConnectionLost, Unreachable
 from padres_tx.testing.inprocess import InProcessOverlay
@@ -279,7 +279,7 @@ def test_a_client_that_is_never_closed_is_a_resource_warning() -> None:
     async def forget() -> None:
         channel = ByHand()
         client = await Connecting(by_hand(channel), 1)
-        client.receive(Pub("E", 1, P1))
+        client._requests.receive(Pub("E", 1, P1))
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_right_after_it_was_made(broker: Process) -> No
 def test_writing_to_a_connection_that_is_gone_does_nothing(broker: Process) -> None:
     async def test() -> None:
         async with padres_tx.connect(at(broker), reconnect_s=PATIENCE_S) as a1:
-            channel = a1._channel
+            channel = a1._requests.channel
             assert isinstance(channel, TcpChannel) and channel._connection is not None
             connection = channel._connection
             connection.abort()

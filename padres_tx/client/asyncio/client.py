@@ -1,38 +1,52 @@
-"""The asyncio client: connect, (un-)advertise, (un-)subscribe, publish, and receive.
+"""The asyncio client: connect, (un-)advertise, (un-)subscribe, publish, receive, and transactions.
 
     async with padres_tx.connect("127.0.0.1:7001", name="A1") as a1:
         await a1.subscribe("[class,eq,'p1'],[x,>=,3]")
         async for notification in a1:
             print(notification["x"], notification.json())
 
-A shell around `padres_tx.client.session`, which has the rules, and a
-`padres_tx.client.asyncio.channel`, which has the wire. Requests and their answers are in
-`padres_tx.client.asyncio.requests`, transactions in `padres_tx.client.asyncio.transacting`; here
-are the calls that people make, and what becomes of notifications. All runs in the caller's event
-loop, without global state, threads or signal handlers, so it works in notebooks and web servers.
-The methods belong to that loop; from other threads use `padres_tx.sync`.
+    async with client.transaction("d-tx") as tx:
+        tx.tcm({"class": "p1", "x": "x1"})
+        tx.pub({"class": "p1", "x": "x1", "n": 1})
+
+    tx_id = await client.beginTX("d-tx")                    # the same, with the names of Table 2
+    client.txTCM(tx_id, {"class": "p1", "x": "x1"})
+    client.txPub(tx_id, {"class": "p1", "x": "x1", "n": 1})
+    result = await client.commitTX(tx_id)
+
+`Client` has the calls that programs make. Its parts do the work:
+
+    requests             sends messages, waits for answers; the end of the connection
+    callbacks            calls the program's callbacks, one after the other
+    notifications        queues what no callback takes, for the iterator
+    transaction_driver   runs transactions, and the handlers for tcms
+    error_reports        errors that no call can raise
+
+Everything runs in the caller's event loop, without global state, threads or signal handlers, so it
+works in notebooks and web servers. The methods belong to that loop; from other threads use
+`padres_tx.sync`.
 
 **Cancelling.** Any call may be cancelled. A cancelled or timed-out operation may or may not have
-happened; the session stays consistent either way, because the answer is still taken when it
+happened. The session stays consistent either way, because the answer is still processed when it
 comes. A cancelled `publish` has published nothing if it was still waiting.
 
-**Notifications** go to the callbacks whose subscription wants them (`padres_tx.client.holdings`),
-one after the other in the order of arrival, an asynchronous callback being awaited before the next
-is called. What no callback wants waits for the iterator. Both queues are bounded. A client that
-does not keep up stops acknowledging, its broker's queue fills, and the broker cuts it off: the
-iterator gives out what had arrived and then raises SlowReader. While the queue is full answers wait
-behind it, too: a program that subscribes to more than it reads sees CallTimeout, which says so.
+**Notifications** go to the callbacks whose subscription matches them (`padres_tx.client.holdings`),
+one after the other in the order of arrival. An asynchronous callback is awaited before the next is
+called. What no callback takes waits for the iterator. Both queues are bounded. A client that does
+not keep up stops acknowledging, its broker's queue fills, and the broker disconnects it: the
+iterator yields what had arrived and then raises SlowReader. While the queue is full, answers wait
+behind it: a program that subscribes to more than it reads gets a CallTimeout, which says so.
 
 **Errors.** The caller's mistake raises at the call. A broker that goes away is dialled again for
-`reconnect_s` seconds; if it comes back and still knows the client, nothing is lost and nobody
-notices. Otherwise every call that waits, the iterator and every later call raise ConnectionLost, or
-what the broker gave as its reason. `on_close`, if given, is called once with that error, or with
-None after the program's own `close`; when the end comes and nothing waits for it, it is logged.
+`reconnect_s` seconds; if it comes back and still knows the client, nothing is lost and no call
+raises. Otherwise every waiting call, the iterator and every later call raise ConnectionLost, or the
+broker's reason. `on_close`, if given, is called once with that error, or with None after the
+program's own `close`. An end for which no call waits and no `on_close` is given is logged.
 
-Two errors have no call to raise from: an exception out of a callback or handler, and a publication
-that the broker refused after the fact. Both are logged at once (`logging.getLogger("padres_tx")`,
-with the traceback) and go to `on_error`, if given. Without an `on_error` a refused publication is
-also raised by `close`, which promises that the broker has everything; an exception of a callback
+Two errors have no call to raise from: an exception of a callback or handler, and a publication
+that the broker refused after the call. Both are logged at once (`logging.getLogger("padres_tx")`,
+with the traceback) and passed to `on_error`, if given. Without an `on_error` a refused publication
+is also raised by `close`, which promises that the broker has everything. An exception of a callback
 is raised nowhere.
 
 A callback or handler that raises SystemExit or KeyboardInterrupt ends the program, as in any task.
@@ -42,17 +56,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import secrets
-import sys
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 
 from overlay.errors import OverlayError, from_code
-from overlay.messages import AnyMessage, Kind
-from padres_tx.client.asyncio.awaiting import CallbackTurn, current_turn, in_callback
+from overlay.messages import Kind
+from padres_tx.client.asyncio.callbacks import Callbacks, check_callable
 from padres_tx.client.asyncio.channel import (
     CONNECT_TIMEOUT_S,
     PASSING,
@@ -63,32 +75,43 @@ from padres_tx.client.asyncio.channel import (
     TcpChannel,
     parse_address,
 )
-from padres_tx.client.asyncio.error_reports import ErrorReports, OnError, callback_name, logger
-from padres_tx.client.asyncio.handles import Callback, Part, as_payload
-from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S, Connecting, Peer, again
-from padres_tx.client.asyncio.transacting import Transacting, check_callable
+from padres_tx.client.asyncio.close_report import CloseReport, OnClose
+from padres_tx.client.asyncio.connecting import Connecting, close_after, unique_name
+from padres_tx.client.asyncio.error_reports import ErrorReports, OnError, logger
+from padres_tx.client.asyncio.handles import (
+    After,
+    Callback,
+    PendingOperation,
+    Transaction,
+    TransactionRetry,
+    Wait,
+    as_payload,
+    check_wait,
+)
+from padres_tx.client.asyncio.notifications import QUEUE_BYTES, QUEUE_MESSAGES, Notifications
+from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S, Requests
+from padres_tx.client.asyncio.tcm_handlers import Handler
+from padres_tx.client.asyncio.transaction_driver import (
+    OnDoubt,
+    OnDrained,
+    OnEnd,
+    TransactionDriver,
+)
 from padres_tx.client.session import (
-    Event,
     FilterLike,
     Notification,
     PointLike,
     PublicationRefused,
     Session,
+    as_filter,
 )
-from padres_tx.client.transactions import TCM_MARK
+from padres_tx.client.transactions import DEADLINE_S, TCM_MARK, Result
 from padres_tx.environment import secret_or_environment
-from padres_tx.errors import CallTimeout, ClientClosed, ClientError
-
-#: Notifications that wait for the program, and the bytes of their payloads: a burst of a second or
-#: so, in a size that any process can hold.
-QUEUE_MESSAGES = 10_000
-QUEUE_BYTES = 64 << 20
+from padres_tx.errors import CallTimeout, ClientClosed
+from padres_tx.static import Ops
 
 #: Publications that may leave in a row before other tasks of the loop get a turn.
 TURN = 256
-
-#: What is called at the end of a client, with the reason, or with None after its own `close`.
-OnClose: TypeAlias = Callable[[OverlayError | None], Awaitable[None] | None]
 
 
 def connect(
@@ -127,80 +150,7 @@ def connect(
     return Connecting(client, connect_timeout_s, retry=retry)
 
 
-def operator(
-    at: str,
-    *,
-    secret: str | None = None,
-    connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    retry: bool = True,
-) -> Connecting[Operator]:
-    """Somebody who looks into the broker at "host:port", and takes no part in the overlay.
-
-    The secret and the time-out are as in `connect`.
-
-    Entering raises BadAddress, Unreachable, or what the broker refuses with.
-    """
-    address = parse_address(at)
-    session = Session(unique_name("operator"))
-    channel = TcpChannel(
-        address, "operator", session.name, secret=secret_or_environment(secret), reconnect_s=0
-    )
-    return Connecting(Operator(session, channel), connect_timeout_s, retry=retry)
-
-
-def unique_name(stem: str) -> str:
-    """A name that no other client has."""
-    return f"{stem}-{secrets.token_hex(6)}"
-
-
-class Operator(Peer):
-    """Somebody who looks into a broker."""
-
-    async def inspect(
-        self, what: str, argument: str = "", *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> Any:
-        """A part of the broker's state as plain data: "tables" (its first page) or "status".
-
-        Raises OperationError if there is no such part.
-        """
-        await self._room()
-        return (await self._request(self._session.inspect(what, argument), timeout_s)).body
-
-    async def tables(
-        self,
-        *,
-        client: str = "",
-        hop: str = "",
-        matching: str = "",
-        limit: int | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> dict[str, Any]:
-        """The broker's SRT, PRT and clients, gathered page by page.
-
-        `client`, `hop` and `matching` (a publication in PADRES notation that the filter contains)
-        choose rows. With a `limit` no more rows than that are returned; `complete` says whether
-        these are all.
-
-        Raises OperationError for a question that the broker does not understand.
-        """
-        query: dict[str, Any] = {"client": client, "hop": hop, "matching": matching}
-        gathered: dict[str, Any] = {"srt": [], "prt": [], "clients": []}
-        room = sys.maxsize if limit is None else limit
-        while True:
-            question = msgspec.json.encode(query).decode()
-            page = await self.inspect("tables", question, timeout_s=timeout_s)
-            left_out = False
-            for table, rows in gathered.items():
-                rows += page[table][:room]
-                left_out = left_out or len(page[table]) > room
-                room -= min(room, len(page[table]))
-            complete = page["next"] is None and not left_out
-            if complete or not room:
-                return {"broker": page["broker"], **gathered, "complete": complete}
-            query["after"] = page["next"]
-
-
-class Client(Transacting):
+class Client:
     """A client of the overlay; see the module's docstring."""
 
     def __init__(
@@ -213,32 +163,37 @@ class Client(Transacting):
         queue_messages: int = QUEUE_MESSAGES,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
-        super().__init__(session, channel)
         check_callable("on_error", on_error)
         check_callable("on_close", on_close)
+        self._session = session
+        self._requests = Requests("Client", session, channel)
         self._reports = ErrorReports(session.name, on_error)
-        #: To be called at the end; None when it has been, or is being.
-        self._on_close = on_close
-        #: Whether the broker has let the client in, so that there can be an end.
-        self._joined = False
-        #: Whether the channel has ended: nothing more will arrive.
-        self._lost = False
-        self._queue_messages = queue_messages
-        self._queue_bytes = queue_bytes
-        #: Bytes of the payloads in both queues.
-        self._queued_bytes = 0
-        self._queue: deque[Notification] = deque()
-        #: What is to be called with what: notifications, and how transactions have ended.
-        self._calls: deque[tuple[Any, list[Callable[[Any], Any]]]] = deque()
-        self._caller: asyncio.Task[None] | None = None
-        self._notify: Callback | None = None
-        #: The task in which `on_close` is called. A loop does not keep tasks alive.
-        self._ending: asyncio.Task[None] | None = None
-        self._in_a_row = 0
+        self._callbacks = Callbacks(self._requests, self._reports)
+        self._notifications = Notifications(
+            self._requests,
+            self._callbacks,
+            queue_messages=queue_messages,
+            queue_bytes=queue_bytes,
+        )
+        self._driver = TransactionDriver(self._requests, self._callbacks, self._reports)
+        self._notifications.intercept(TCM_MARK, self._driver.intercept)
+        self._close_report = CloseReport(self._requests, self._callbacks, on_close)
+        self._requests.handle(PublicationRefused, self._reports.publication_refused)
+        self._requests.when_lost = self._lost
+        self._published_in_a_row = 0
+
+    @property
+    def name(self) -> str:
+        return self._session.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has been closed, or has lost its broker for good."""
+        return self._requests.error is not None
 
     @property
     def on_error(self) -> OnError | None:
-        """What is called with an error that no call can raise."""
+        """Called with each error that no call can raise."""
         return self._reports.on_error
 
     @on_error.setter
@@ -246,15 +201,21 @@ class Client(Transacting):
         check_callable("on_error", on_error)
         self._reports.on_error = on_error
 
+    def __repr__(self) -> str:
+        return repr(self._requests)
+
+    # --- opening and closing ---
+
     async def open(self, timeout_s: float, *, retry: bool = True) -> None:
+        """Connect to the broker and join the overlay; `Connecting` does this."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        await super().open(timeout_s, retry=retry)
+        await self._requests.open(timeout_s, retry=retry)
         try:
             await self._join(deadline, timeout_s, retry=retry)
         except BaseException as error:
-            self._give_up(error)
+            self._requests.give_up(error)
             raise
-        self._joined = True
+        self._close_report.joined = True
 
     async def _join(self, deadline: float, timeout_s: float, *, retry: bool) -> None:
         """Ask for the name, again while the refusal is one that may pass."""
@@ -263,10 +224,10 @@ class Client(Transacting):
         while True:
             join = self._session.join()
             try:
-                await self._request(join, deadline - loop.time())
+                await self._requests.request(join, deadline - loop.time())
                 return
             except CallTimeout:
-                raise CallTimeout(self._overdue(join, timeout_s)) from None
+                raise CallTimeout(self._requests.overdue(join, timeout_s)) from None
             except OverlayError as error:
                 if not retry or error.code not in PASSING or self.closed:
                     raise
@@ -276,32 +237,54 @@ class Client(Transacting):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await close_after(self, error)
+
     async def close(self) -> None:
-        """Leave, when the broker has everything that was published. Closing twice is fine.
+        """Leave when the broker has everything that was published. Closing twice is fine.
 
         Returns when every broker that can be reached has forgotten the client, so that its name is
         free; but not later than after CLOSE_TIMEOUT_S (`padres_tx.client.asyncio.channel`).
 
-        What waits for the iterator can still be read; callbacks are not called any more, and one
+        What waits for the iterator can still be read. Callbacks are not called any more, and one
         that is running is cancelled if it awaits something. `on_close` is called before this
         returns.
 
         Raises ConnectionLost if publications may have been lost on their way, and, without an
         `on_error`, the first publication that the broker has refused.
         """
-        if self._closed:
+        if self._requests.closed:
             return
         try:
             await self._leave()
         finally:
-            await self._tell_end()
+            await self._close_report.report()
         self._reports.raise_refused()
 
     async def _leave(self) -> None:
-        """What `close` does, apart from telling about it."""
-        if self._caller is not None and not in_callback(self):
-            self._caller.cancel()
-        await super().close()
+        """What `close` does, apart from its reports."""
+        self._requests.check_loop()
+        self._callbacks.stop()
+        self._driver.handlers.close()
+        try:
+            await self._requests.close()
+        finally:
+            self._driver.close()
+
+    def _lost(self, error: OverlayError, has_waiters: bool) -> None:
+        """The broker is lost for good; the callbacks of what has arrived are still called."""
+        if self._close_report.joined:
+            if not has_waiters and self._close_report.on_close is None:
+                logger.warning("client %s has lost its broker: %s", self.name, error)
+            self._callbacks.start()
 
     # --- routing operations ---
 
@@ -360,9 +343,15 @@ class Client(Transacting):
         events_only: bool = False,
     ) -> None:
         check_callable("callback", callback)
-        await self._room()
+        await self._requests.wait_room()
         operation = self._session.operate(kind, filter, callback, events=events_only)
-        await self._request(operation, timeout_s)
+        try:
+            await self._requests.request(operation, timeout_s)
+        except CallTimeout as error:
+            if self._requests.ready:
+                raise
+            waiting = f"{len(self._notifications)} notifications wait to be read first"
+            raise CallTimeout(f"{error}: {waiting}") from None
 
     # --- publications ---
 
@@ -378,22 +367,23 @@ class Client(Transacting):
         data is none.
         """
         payload = as_payload(payload, json)
-        await self._room()
-        self._in_a_row += 1
-        if self._in_a_row >= TURN:
-            self._in_a_row = 0
+        requests = self._requests
+        await requests.wait_room()
+        self._published_in_a_row += 1
+        if self._published_in_a_row >= TURN:
+            self._published_in_a_row = 0
             await asyncio.sleep(0)
-            await self._room()
-        self._channel.send(self._session.publish(point, payload))
+            await requests.wait_room()
+        requests.channel.send(self._session.publish(point, payload))
 
     # --- notifications ---
 
     def notify(self, callback: Callback | None) -> None:
-        """Call this with every publication that comes (Table 2), beside those that subscriptions
-        have of their own; nothing goes to the iterator then. None ends it.
+        """Call this with every publication that comes (Table 2), beside the callbacks of
+        subscriptions. No publication goes to the iterator then. None ends it.
         """
         check_callable("callback", callback)
-        self._notify = callback
+        self._notifications.notify = callback
 
     def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]:
         """The notifications that no callback takes, in the order of their arrival.
@@ -428,24 +418,7 @@ class Client(Transacting):
 
         A timeout of 0 asks for what has arrived.
         """
-        if not self._queue:
-            # What has arrived but not been looked at counts, even if there is no time to wait.
-            await asyncio.sleep(0)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._some()
-            except TimeoutError:
-                raise CallTimeout(f"nothing came to {self.name} within {timeout_s:g} s") from None
-        taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
-        self._make_room(sum(len(notification.payload) for notification in taken))
-        return taken
-
-    async def _some(self) -> None:
-        """Wait for a notification in the queue. Raises why none will come."""
-        while not self._queue:
-            if self._drained:
-                self._check()
-            await self._wait_news()
+        return await self._notifications.take(limit, timeout_s=timeout_s)
 
     async def wait_closed(self) -> None:
         """Wait for the end, for programs that only have callbacks.
@@ -453,148 +426,197 @@ class Client(Transacting):
         Returns when the client is closed. Raises ConnectionLost, SlowReader, when the callbacks
         for what had arrived have been called. `on_close` says the same without waiting.
         """
-        while True:
-            if self._drained and self._caller is None:
-                try:
-                    self._check()
-                except ClientClosed:
-                    return
-            await self._wait_news()
+        await self._notifications.wait_closed()
 
-    @property
-    def _drained(self) -> bool:
-        """Whether all that will ever be handed over has been."""
-        return self._closed or not self._channel.waiting
+    # --- transactions, the Pythonic way ---
 
-    @property
-    def ready(self) -> bool:
-        return (
-            len(self._queue) < self._queue_messages
-            and len(self._calls) < self._queue_messages
-            and self._queued_bytes < self._queue_bytes
-        ) or self._lost
+    def transaction(
+        self,
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> TransactionRetry:
+        """A transaction: `async with client.transaction(...) as tx`, which commits at its end.
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, Notification):
-            if TCM_MARK in event.point:
-                events = self._transactions.notified(event)
-                if events is not None:
-                    self._carry_out(events)
-                    return
-            self._queued_bytes += len(event.payload)
-            callbacks = self._session.callbacks(event)
-            if self._notify is not None and self._notify not in callbacks:
-                callbacks.append(self._notify)
-            if callbacks:
-                self._call_back(event, callbacks)
-            else:
-                self._queue.append(event)
-            self._pulse()
-        elif isinstance(event, PublicationRefused):
-            self._reports.publication_refused(event)
-        else:
-            super()._take(event)
+        With `retries`, which are for conflicts: `async for tx in client.transaction(...)` and in
+        it `async with tx`. It is aborted if it is not decided within `deadline_s`. `wait` says
+        when leaving returns: as soon as the commit is decided, or when every broker has applied it.
+        `options` are the engine's own.
 
-    def _call_back(self, argument: Any, callbacks: list[Callable[[Any], Any]]) -> None:
-        if callbacks:
-            self._calls.append((argument, callbacks))
-            self._start_calling()
+        Entering raises UnknownEngine, BadTransaction, TooManyRequests, ConnectionLost; leaving
+        TransactionAborted, CallTimeout, ConnectionLost.
+        """
+        return TransactionRetry(
+            self._driver, engine, retries=retries, wait=wait, deadline_s=deadline_s, **options
+        )
 
-    def _start_calling(self) -> None:
-        if self._caller is None:
-            self._caller = asyncio.get_running_loop().create_task(
-                self._call(), name=f"callbacks of {self.name}"
-            )
-            # Also if it is cancelled before its first step, and so never runs.
-            self._caller.add_done_callback(self._calling_over)
+    async def transact(
+        self,
+        function: Callable[[Transaction], Any],
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Run a function, or coroutine function, in a transaction; answers what it returns.
 
-    def _calling_over(self, caller: asyncio.Task[None] | None) -> None:
-        if self._caller is caller:
-            self._caller = None
-            self._pulse()
+        After a conflict it is run again, up to `retries` times. Raises as `transaction` does.
+        """
+        value = None
+        async for tx in self.transaction(
+            engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
+        ):
+            async with tx:
+                value = function(tx)
+                if inspect.isawaitable(value):
+                    value = await value
+        return value
 
-    async def _call(self) -> None:
-        """Call the callbacks, one after the other, until there is nothing left to call."""
-        try:
-            while self._calls and not self._closed:
-                argument, callbacks = self._calls[0]
-                turn = CallbackTurn(self)
-                current_turn.set(turn)
-                try:
-                    for callback in callbacks:
-                        await self._call_one(callback, argument)
-                finally:
-                    turn.over = True
-                    self._calls.popleft()
-                    size = len(argument.payload) if isinstance(argument, Notification) else 0
-                    self._make_room(size)
-        finally:
-            self._calling_over(asyncio.current_task())
-        if self._lost and not self._closed:
-            # No longer as the caller: `on_close` may wait for the end, and `close` not cancel it.
-            self._ending = asyncio.current_task()
-            await self._tell_end()
+    async def outcome(
+        self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """How a transaction has ended; waits for the decision if it is still open.
 
-    async def _call_one(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        """Call a callback. What it raises is the user's, and ends nothing here."""
-        try:
-            awaitable = callback(argument)
-            if inspect.isawaitable(awaitable):
-                await awaitable
-        except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # By `close`, or by the end of the loop.
-            failed = ClientError(
-                f"{callback_name(callback)} of {self.name} was cancelled from within"
-            )
-            failed.__cause__ = cancelled
-            self._reports.callback_failed(callback, argument, failed)
-        except Exception as error:
-            self._reports.callback_failed(callback, argument, error)
+        For whoever has its name, at any broker, also in a new program: brokers remember outcomes
+        for some minutes (`padres_tx.protocol.outcomes`). `engine` is needed only for engines from
+        outside.
 
-    def _make_room(self, size: int) -> None:
-        self._queued_bytes -= size
-        if self._channel.waiting:
-            self._channel.pull()
+        Raises UnknownTransaction if no broker knows it, TooManyRequests, CallTimeout,
+        ConnectionLost.
+        """
+        return await self._driver.outcome(txID, engine, timeout_s)
 
-    # --- the end ---
+    # --- taking part ---
 
-    def lost(self, error: OverlayError) -> None:
-        # Before its calls are ended: who waits hears of it.
-        heard = self._waiters or self._waiting or self._on_close is not None
-        first = self._error is None
-        self._lost = True
-        super().lost(error)
-        # The queues have no limit for the rest: it is here already, and nothing follows.
-        self._channel.pull()
-        if first and self._joined:
-            if not heard:
-                logger.warning("client %s has lost its broker: %s", self.name, error)
-            self._start_calling()
+    def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
+        """Call `handler(tx, notification)` on tcms that match the filter, or on all with None.
 
-    async def _tell_end(self) -> None:
-        """Call `on_close`, unless that has been done."""
-        on_close = self._take_on_close()
-        if on_close is not None:
-            await self._call_one(on_close, self._reason())
+        What the handler does through tx belongs to the coordinator's transaction; its part is over
+        when it returns. If it raises, the transaction is aborted with that reason, and the
+        exception is logged and goes to `on_error` if there is one. Of several handlers that match,
+        the last registered is called; None as the handler removes one.
 
-    def _take_on_close(self) -> OnClose | None:
-        """The callback for the end, to who asks first: it is called once."""
-        on_close, self._on_close = self._on_close, None
-        return on_close if self._joined else None
+        The client has to be subscribed to the tcm. One that has no handler for it aborts the
+        transaction, unless its subscription is for events only (`subscribe`). Static transactions
+        call no handlers.
 
-    def _reason(self) -> OverlayError | None:
-        """Why the client has ended; None if the program has closed it."""
-        if self._error is None or isinstance(self._error, ClientClosed):
-            return None
-        return again(self._error)
+        Raises FilterError; TypeError for a handler that cannot be called.
+        """
+        check_callable("handler", handler)
+        self._driver.handlers.register(None if filter is None else as_filter(filter), handler)
 
-    def _handler_failed(self, part: Part, error: Exception) -> None:
-        self._reports.handler_failed(part.id, error)
+    def on_end(self, callback: OnEnd) -> None:
+        """Call this with the result of each transaction that the client has to do with.
 
-    def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
-        text = super()._overdue(message, timeout_s)
-        if not self.ready:
-            return f"{text}: {len(self._queue)} notifications wait to be read first"
-        return text
+        In order with the callbacks for notifications: a transaction's publications come first.
+        """
+        check_callable("callback", callback)
+        self._driver.on_end.append(callback)
+
+    def on_doubt(self, callback: OnDoubt) -> None:
+        """Call this when a transaction's deadline has passed and its outcome cannot be known yet.
+
+        The client's broker has agreed to the commit and is cut off from the broker that decides.
+        `callback` gets the transaction's name and the name of that broker. Nothing has to be done:
+        the outcome comes when the broker can be reached again. Until then the client's plain calls
+        that overlap the transaction's wait.
+        """
+        check_callable("callback", callback)
+        self._driver.on_doubt.append(callback)
+
+    def on_drained(self, callback: OnDrained) -> None:
+        """Call this with a transaction's name when no publication from before it will come.
+
+        The name has `gave` and `took`, the filters that this client has given up and taken in it. A
+        worker that has given its stream away can go then. In order with the callbacks for
+        notifications.
+        """
+        check_callable("callback", callback)
+        self._driver.on_drained.append(callback)
+
+    # --- Table 2 ---
+
+    async def beginTX(
+        self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
+    ) -> str:
+        """Begin a transaction; answers its name, for the calls below. See `transaction`."""
+        return (await self._driver.begin(engine, deadline_s=deadline_s, **options)).name
+
+    async def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
+        """Commit it; answers how it has ended: `status` is "committed" or "aborted".
+
+        If an earlier client of this name has begun it, it answers how that has ended (`outcome`).
+
+        Raises UnknownTransaction, NotCoordinator, TransactionFinished, CallTimeout,
+        ConnectionLost.
+        """
+        check_wait(wait)
+        transactions = self._driver.transactions
+        if transactions.is_forgotten(txID):
+            return await self.outcome(txID)
+        return await self._driver.commit(transactions.find(txID), wait)
+
+    async def abortTX(self, txID: str, reason: str = "") -> Result:
+        """Abort it; answers how it has ended, which can be a commit that was faster.
+
+        Raises UnknownTransaction, TransactionFinished, CallTimeout, ConnectionLost.
+        """
+        return await self._driver.abort(self._driver.transactions.find(txID), reason)
+
+    def txTCM(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        ops: Ops | None = None,
+        after: After = None,
+        to: Iterable[str] | None = None,
+    ) -> PendingOperation:
+        """Make others act in it; returns at once, and can be awaited, as all of these.
+
+        They raise UnknownTransaction, and as `TransactionScope.do` does.
+        """
+        return self._driver.scope(txID).tcm(point, payload, json=json, ops=ops, after=after, to=to)
+
+    def txPub(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        after: After = None,
+    ) -> PendingOperation:
+        """Publish in it."""
+        return self._driver.scope(txID).pub(point, payload, json=json, after=after)
+
+    def txAdv(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
+        """Advertise in it."""
+        return self._driver.scope(txID).adv(filter, after=after)
+
+    def txUadv(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
+        """Un-advertise in it."""
+        return self._driver.scope(txID).uadv(filter, after=after)
+
+    def txSub(
+        self,
+        txID: str,
+        filter: FilterLike,
+        callback: Callback | None = None,
+        *,
+        events_only: bool = False,
+        after: After = None,
+    ) -> PendingOperation:
+        """Subscribe in it."""
+        return self._driver.scope(txID).sub(filter, callback, events_only=events_only, after=after)
+
+    def txUsub(self, txID: str, filter: FilterLike, *, after: After = None) -> PendingOperation:
+        """Un-subscribe in it."""
+        return self._driver.scope(txID).usub(filter, after=after)

@@ -20,7 +20,7 @@ from padres_tx.client.session import Notification, PublicationRefused
 from padres_tx.client.transactions import Result
 from padres_tx.errors import TransactionAborted
 
-#: What is called with an error that no call can raise.
+#: Called with each error that no call can raise.
 OnError: TypeAlias = Callable[[Exception], Awaitable[None] | None]
 
 logger = logging.getLogger("padres_tx")

@@ -21,12 +21,13 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
 
 from overlay.errors import OverlayError
 from padres_tx import static
+from padres_tx.client.asyncio.futures import SharedFuture
 from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S
 from padres_tx.client.session import (
     FilterLike,
@@ -42,7 +43,7 @@ from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, 
 from padres_tx.static import Op, Ops
 
 if TYPE_CHECKING:
-    from padres_tx.client.asyncio.transacting import Transacting
+    from padres_tx.client.asyncio.transaction_driver import TransactionDriver
 
 #: How long a handler waits for an operation at most. Who takes part does not know the deadline, but
 #: no transaction has a later one; the way to where it is decided must be gone for good.
@@ -62,24 +63,8 @@ CONFLICT = "conflict"
 BACKOFF_S = 0.01
 BACKOFF_LIMIT_S = 1.0
 
-T = TypeVar("T")
-
-
-class SharedFuture(Generic[T]):
-    """Something that will be known; await it, or leave it."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[T]) -> None:
-        self._future = future
-
-    def __await__(self) -> Generator[Any, None, T]:
-        # Others may wait for the same, whoever gives up.
-        return asyncio.shield(self._future).__await__()
-
-    @property
-    def done(self) -> bool:
-        return self._future.done()
+#: What `after` can name in a static transaction.
+After: TypeAlias = "Iterable[Op | PendingOperation] | None"
 
 
 class PendingOperation(SharedFuture[None]):
@@ -115,8 +100,8 @@ class PendingOperation(SharedFuture[None]):
 class TransactionScope:
     """One who acts in a transaction: its coordinator, or a client that a tcm has called."""
 
-    def __init__(self, client: Transacting, tx: ClientTransaction | None, frame: int) -> None:
-        self._client = client
+    def __init__(self, driver: TransactionDriver, tx: ClientTransaction | None, frame: int) -> None:
+        self._driver = driver
         self._tx = tx
         self.frame = frame
 
@@ -149,7 +134,7 @@ class TransactionScope:
     @property
     def ended(self) -> SharedFuture[Result]:
         """The outcome, to be awaited. Raises ConnectionLost."""
-        return SharedFuture(self._client._watch(self.tx).decided)
+        return SharedFuture(self._driver.futures(self.tx).decided)
 
     @property
     def drained(self) -> SharedFuture[None]:
@@ -163,10 +148,10 @@ class TransactionScope:
 
         Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
         """
-        return self._client._draining(self.tx)
+        return self._driver.drained(self.tx)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._client.name}: {self._tx or 'not begun'}>"
+        return f"<{type(self).__name__} of {self._driver.name}: {self._tx or 'not begun'}>"
 
     # --- operations ---
 
@@ -177,7 +162,7 @@ class TransactionScope:
         *,
         json: Any = msgspec.UNSET,
         ops: Ops | None = None,
-        after: Iterable[Op | PendingOperation] | None = None,
+        after: After = None,
         to: Iterable[str] | None = None,
     ) -> PendingOperation:
         """Make others act in the transaction: a publication that calls its receivers' handlers.
@@ -197,20 +182,16 @@ class TransactionScope:
         payload: bytes = b"",
         *,
         json: Any = msgspec.UNSET,
-        after: Iterable[Op | PendingOperation] | None = None,
+        after: After = None,
     ) -> PendingOperation:
         """Publish; receivers get it when the transaction is committed, or never."""
         return self.do(static.pub(point, as_payload(payload, json), after=_operations(after)))
 
-    def adv(
-        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
-    ) -> PendingOperation:
+    def adv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Advertise."""
         return self.do(static.adv(filter, after=_operations(after)))
 
-    def uadv(
-        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
-    ) -> PendingOperation:
+    def uadv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-advertise, a part or all."""
         return self.do(static.uadv(filter, after=_operations(after)))
 
@@ -220,15 +201,13 @@ class TransactionScope:
         callback: Callback | None = None,
         *,
         events_only: bool = False,
-        after: Iterable[Op | PendingOperation] | None = None,
+        after: After = None,
     ) -> PendingOperation:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
         op = static.sub(filter, events_only=events_only, after=_operations(after))
         return self.do(op, callback)
 
-    def usub(
-        self, filter: FilterLike, *, after: Iterable[Op | PendingOperation] | None = None
-    ) -> PendingOperation:
+    def usub(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-subscribe, a part or all."""
         return self.do(static.usub(filter, after=_operations(after)))
 
@@ -238,7 +217,7 @@ class TransactionScope:
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
         TooManyRequests, FrameTooLarge, ConnectionLost.
         """
-        return self._client._operate_in(self, op, callback)
+        return self._driver.operate(self, op, callback)
 
     # --- looks ---
 
@@ -251,31 +230,31 @@ class TransactionScope:
         Raises FilterError, TransactionFinished, TransactionAborted, TooManyRequests,
         ConnectionLost.
         """
-        return self._client._holds_in(self, as_filter(filter))
+        return self._driver.holds(self, as_filter(filter))
 
     def advertises(self, point: PointLike) -> bool:
         """Whether this client may publish at that point, in the transaction; as `holds`."""
-        return self._client._advertises_in(self, as_point(point))
+        return self._driver.advertises(self, as_point(point))
 
     async def abort(self, reason: str = "") -> Result:
         """Abort the transaction; answers how it has ended, which can be a commit that was faster.
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
-        return await self._client._abort_of(self.tx, reason)
+        return await self._driver.abort(self.tx, reason)
 
 
 class Part(TransactionScope):
     """A client's part in somebody's transaction: what its handler for a tcm is given."""
 
-    def __init__(self, client: Transacting, tx: ClientTransaction, frame: int) -> None:
-        super().__init__(client, tx, frame)
+    def __init__(self, driver: TransactionDriver, tx: ClientTransaction, frame: int) -> None:
+        super().__init__(driver, tx, frame)
         #: How many operations the handler is waiting for just now.
         self.waiting = 0
 
-    def is_open_at(self, client: Transacting) -> bool:
+    def is_open_at(self, driver: TransactionDriver) -> bool:
         """Whether it is this client's, and its handler has not returned."""
-        return self._client is client and self.frame in self.tx.frames
+        return self._driver is driver and self.frame in self.tx.frames
 
     async def wait(self, future: asyncio.Future[None]) -> None:
         """Wait for an operation, and let the same transaction call this client meanwhile.
@@ -283,7 +262,7 @@ class Part(TransactionScope):
         Raises CallTimeout if nobody has ended the transaction when it must be over.
         """
         self.waiting += 1
-        self._client._take_turns()
+        self._driver.handlers.start_next()
         try:
             async with asyncio.timeout(PART_LIMIT_S) as limit:
                 await asyncio.shield(future)
@@ -291,7 +270,7 @@ class Part(TransactionScope):
             if not limit.expired():
                 raise
             raise CallTimeout(
-                f"waited {PART_LIMIT_S:g} s for an operation of {self.id} in vain"
+                f"timed out after {PART_LIMIT_S:g} s waiting for an operation of {self.id}"
             ) from None
         finally:
             self.waiting -= 1
@@ -304,9 +283,9 @@ class Transaction(TransactionScope):
     the transaction, and the error goes on. It can also be ended inside, by `commit` or `abort`.
     """
 
-    def __init__(self, client: Transacting, attempts: TransactionRetry) -> None:
-        super().__init__(client, None, 0)
-        self._attempts = attempts
+    def __init__(self, driver: TransactionDriver, retry: TransactionRetry) -> None:
+        super().__init__(driver, None, 0)
+        self._retry = retry
 
     @property
     def begun(self) -> bool:
@@ -315,7 +294,8 @@ class Transaction(TransactionScope):
     async def __aenter__(self) -> Self:
         if self._tx is not None:
             raise TransactionFinished(f"{self._tx.name} was entered already; begin another one")
-        self._tx = await self._attempts.begin()
+        retry = self._retry
+        self._tx = await self._driver.begin(retry._engine, age=retry._age, **retry._terms)
         return self
 
     async def __aexit__(
@@ -326,14 +306,14 @@ class Transaction(TransactionScope):
     ) -> bool:
         if error is not None:
             await self._leave(error)
-            return isinstance(error, TransactionAborted) and self._attempts.goes_on(self.tx, error)
+            return isinstance(error, TransactionAborted) and self._retry.goes_on(self.tx, error)
         if self.tx.end_requested:
             return False  # It was ended inside, and the block knows how.
         result = await self.commit()
         if result.committed:
             return False
         aborted = result.error()
-        if self._attempts.goes_on(self.tx, aborted):
+        if self._retry.goes_on(self.tx, aborted):
             return True
         raise aborted
 
@@ -342,7 +322,7 @@ class Transaction(TransactionScope):
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
-        return await self._client._commit_of(self.tx, wait or self._attempts.wait)
+        return await self._driver.commit(self.tx, wait or self._retry.wait)
 
     async def _leave(self, error: BaseException) -> None:
         if self.tx.end_requested or self.tx.result is not None:
@@ -351,9 +331,9 @@ class Transaction(TransactionScope):
         # What ended the block says more than what could not be said because of it.
         with contextlib.suppress(OverlayError):
             if isinstance(error, Exception):
-                await self._client._abort_of(self.tx, reason)
+                await self._driver.abort(self.tx, reason)
             else:  # Who is cancelled or interrupted does not wait.
-                self._client._ask_abort(self.tx, reason)
+                self._driver.request_abort(self.tx, reason)
 
 
 class TransactionRetry:
@@ -371,7 +351,7 @@ class TransactionRetry:
 
     def __init__(
         self,
-        client: Transacting,
+        driver: TransactionDriver,
         engine: str,
         *,
         retries: int = 0,
@@ -380,7 +360,7 @@ class TransactionRetry:
     ) -> None:
         if not isinstance(retries, int) or retries < 0:
             raise ValueError(f"retries cannot be {retries!r}")
-        self._client = client
+        self._driver = driver
         self._engine = engine
         self._retries = retries
         self._terms = terms
@@ -406,7 +386,7 @@ class TransactionRetry:
             )
         if self._attempt is not None:
             raise TransactionFinished("this transaction was entered already; begin another one")
-        self._attempt = Transaction(self._client, self)
+        self._attempt = Transaction(self._driver, self)
         return await self._attempt.__aenter__()
 
     async def __aexit__(
@@ -432,12 +412,8 @@ class TransactionRetry:
             limit_s = min(BACKOFF_LIMIT_S, BACKOFF_S * 2**self._losses)
             await asyncio.sleep(random.uniform(0, limit_s))
         self._again = False
-        self._attempt = Transaction(self._client, self)
+        self._attempt = Transaction(self._driver, self)
         return self._attempt
-
-    async def begin(self) -> ClientTransaction:
-        """Begin the next attempt."""
-        return await self._client._begin(self._engine, age=self._age, **self._terms)
 
     def goes_on(self, tx: ClientTransaction, error: TransactionAborted) -> bool:
         """Whether another attempt follows one that has ended like this."""
@@ -474,7 +450,7 @@ def check_wait(wait: Wait) -> Wait:
     return wait
 
 
-def _operations(after: Iterable[Op | PendingOperation] | None) -> list[Op] | None:
+def _operations(after: After) -> list[Op] | None:
     if after is None:
         return None
     return [one.op if isinstance(one, PendingOperation) else one for one in after]

@@ -1,21 +1,26 @@
-"""What a client and an operator have in common on asyncio: requests, answers, and an end.
+"""Requests to a broker, their answers, and the end of the connection.
 
-A peer sits between a session, which makes the messages, and a channel, which carries them. It waits
-for answers and for room, and sees to it that nobody waits for ever: when the channel is lost or
-the peer closed, everybody who waits is told why.
+`Requests` sits between a session, which makes the messages, and a channel, which carries them. A
+client and an operator each have one. It waits for answers and for room in the channel. When the
+channel is lost or closed, every call that waits raises the reason, so no call waits for ever.
 
-A peer belongs to the event loop in which it was connected; a call from another one is refused.
+Events have one way through a client: the session turns a message into events, and `carry_out` calls
+the function that was registered for each kind of event with `handle`. An event of a kind that has
+no function is a bug.
 
-It knows nothing of notifications; those are `padres_tx.client.asyncio.client`'s.
+A `Requests` object belongs to the event loop in which it was opened. A call from another loop is
+refused.
+
+This module knows no notifications and no transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
-from collections.abc import Generator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from overlay.errors import OverlayError, ProtocolError, from_code
 from overlay.messages import AnyMessage, Inspect, Join, Operation
@@ -24,227 +29,236 @@ from padres_tx.client.asyncio.channel import Channel
 from padres_tx.client.session import PENDING_LIMIT, Answered, Event, SendMessage, Session
 from padres_tx.errors import CallTimeout, ClientClosed, ClientError
 
-#: An operation has to cross the whole tree, over links that may just be coming back; an overlay
-#: that needs longer than this is broken, and the caller should hear of it.
+#: An operation has to cross the whole tree, over links that may be reconnecting. An overlay that
+#: needs longer than this is broken, and the caller should learn of it.
 CALL_TIMEOUT_S = 30.0
 
-P = TypeVar("P", bound="Peer")
+E = TypeVar("E")
 
 
-class Connecting(Generic[P]):
-    """A connection about to be made: await it, or enter it with `async with`."""
+class Requests:
+    """The requests of one client or operator; the client's end of its channel."""
 
-    def __init__(self, peer: P, timeout_s: float, *, retry: bool = True) -> None:
-        self._peer = peer
-        self._timeout_s = timeout_s
-        self._retry = retry
-
-    def __await__(self) -> Generator[Any, None, P]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> P:
-        return await self._open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._peer.__aexit__(kind, error, trace)
-
-    async def _open(self) -> P:
-        await self._peer.open(self._timeout_s, retry=self._retry)
-        return self._peer
-
-
-class Peer:
-    """What a client and an operator have in common: requests, answers, and an end."""
-
-    def __init__(self, session: Session, channel: Channel) -> None:
-        self._session = session
-        self._channel = channel
-        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+    def __init__(self, kind: str, session: Session, channel: Channel) -> None:
+        #: "Client" or "Operator", for people.
+        self._kind = kind
+        self.session = session
+        self.channel = channel
         #: Why no more calls are possible.
-        self._error: OverlayError | None = None
-        self._opened = self._closed = False
+        self.error: OverlayError | None = None
+        self.opened = False
+        #: Whether `close` was called.
+        self.closed = False
+        #: Whether the channel has ended: no more messages will arrive.
+        self.lost_channel = False
+        #: Whether the program has room for another message.
+        self.has_room: Callable[[], bool] = _always
+        #: Called once with the reason, when no more calls are possible.
+        self.when_ended: Callable[[OverlayError], None] = _ignore
+        #: Called when the channel is lost while calls were possible, after all that had arrived was
+        #: handed over; with the reason, and with whether a waiting call raises it.
+        self.when_lost: Callable[[OverlayError, bool], None] = _ignore
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: How many calls wait for something, and so hear of the end.
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {Answered: self.answered}
+        self._unanswered: dict[int, asyncio.Future[Answered]] = {}
+        #: Calls that wait for something other than an answer.
         self._waiters = 0
-        #: Pulsed (set and cleared) whenever something has changed that somebody may wait for.
-        self._news = asyncio.Event()
+        #: Set and cleared whenever something has changed that a call may wait for.
+        self._change = asyncio.Event()
 
     @property
     def name(self) -> str:
-        return self._session.name
-
-    @property
-    def closed(self) -> bool:
-        """Whether the client has been closed, or has lost its broker for good."""
-        return self._error is not None
+        """The name of the client."""
+        return self.session.name
 
     def __repr__(self) -> str:
-        state = "open" if self._opened and not self.closed else "closed"
-        return f"<{type(self).__name__} {self.name}, {state}>"
+        state = "open" if self.opened and self.error is None else "closed"
+        return f"<{self._kind} {self.name}, {state}>"
 
     def __del__(self) -> None:
-        if self._opened and self._error is None:
+        if self.opened and self.error is None:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
 
-    async def open(self, timeout_s: float, *, retry: bool = True) -> None:
-        """Reach the broker; with `retry` by several attempts, as long as time is left."""
-        if self._opened:
+    # --- opening and closing ---
+
+    async def open(self, timeout_s: float, *, retry: bool) -> None:
+        """Connect to the broker, with `retry` by several attempts within the time.
+
+        Raises ClientError if it was opened before, and as `Channel.open` does.
+        """
+        if self.opened:
             raise ClientError(f"{self.name} has been connected already; connect anew instead")
-        self._opened = True
+        self.opened = True
         self._loop = asyncio.get_running_loop()
         try:
-            await self._channel.open(self, timeout_s, retry=retry)
+            await self.channel.open(self, timeout_s, retry=retry)
         except BaseException as error:
-            self._give_up(error)
+            self.give_up(error)
             raise
 
-    def _give_up(self, error: BaseException) -> None:
-        """The peer could not be connected, or nobody waits for it any more."""
+    def give_up(self, error: BaseException) -> None:
+        """End a connection that could not be made, or that the caller does not wait for."""
         gave_up = ClientClosed(f"{self.name} gave up: {type(error).__name__}")
-        self._channel.abort(gave_up)
-        self._end(gave_up)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self.close()
-        except Exception:
-            # What ended the block says more than what could not be sent because of it.
-            if error is None:
-                raise
+        self.channel.abort(gave_up)
+        self.end(gave_up)
 
     async def close(self) -> None:
-        """Leave, when the broker has everything that was published. Closing twice is fine.
+        """Leave when the broker has everything that was sent.
 
-        Raises ConnectionLost if publications may have been lost on their way.
+        Raises ConnectionLost if messages may have been lost.
         """
-        if self._closed:
-            return
-        self._check_loop()
-        self._closed = True
-        self._end(ClientClosed(f"{self.name} has been closed"))
-        await self._channel.close()
+        self.check_loop()
+        self.closed = True
+        self.end(ClientClosed(f"{self.name} has been closed"))
+        await self.channel.close()
 
-    # --- the channel's end (padres_tx.client.asyncio.channel.End) ---
+    def end(self, error: OverlayError) -> None:
+        """Refuse further calls for this reason, and let waiting ones raise it; the first counts."""
+        if self.error is None:
+            self.error = error
+            for future in self._unanswered.values():
+                if not future.done():
+                    future.set_exception(again(error))
+            self.changed()
+            self.when_ended(error)
+
+    # --- the channel's end (padres_tx.client.asyncio.channel.ChannelEnd) ---
 
     @property
     def ready(self) -> bool:
-        return True
+        # What has arrived before the channel was lost has no limit: nothing follows it.
+        return self.lost_channel or self.has_room()
 
     def receive(self, message: AnyMessage) -> None:
         try:
-            for event in self._session.receive(message):
-                self._take(event)
+            self.carry_out(self.session.receive(message))
         except ProtocolError:
             raise
         except Exception as error:
-            # A mistake of ours. Whoever waits must not wait for ever.
-            self._end(ClientError(f"a fault in the client: {error!r}"))
+            # A bug in this package. Calls that wait must not wait for ever.
+            self.end(ClientError(f"a fault in the client: {error!r}"))
             raise
 
     def writable(self) -> None:
-        self._pulse()
+        self.changed()
 
     def lost(self, error: OverlayError) -> None:
-        self._end(error)
+        first, has_waiters = self.error is None, bool(self._waiters or self._unanswered)
+        self.lost_channel = True
+        self.end(error)
+        self.channel.pull()
+        if first:
+            self.when_lost(error, has_waiters)
+
+    # --- events ---
+
+    def handle(self, kind: type[E], handler: Callable[[E], None]) -> None:
+        """Call this function with each event of that class."""
+        self._handlers[kind] = handler
+
+    def carry_out(self, events: Iterable[Event]) -> None:
+        """Carry out events, in their order."""
+        for event in events:
+            if isinstance(event, SendMessage):
+                self.channel.send(event.message)
+                continue
+            handler = self._handlers.get(type(event))
+            if handler is None:
+                raise AssertionError(f"no handler for {event!r}")
+            handler(event)
 
     # --- requests ---
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, Answered):
-            future = self._waiting.pop(event.req, None)
-            # Nobody waits any more if the call was cancelled.
-            if future is not None and not future.done():
-                future.set_result(event)
-            self._pulse()
-        elif isinstance(event, SendMessage):
-            self._channel.send(event.message)
-        else:
-            raise AssertionError(f"nobody takes {event!r}")
-
-    async def _request(self, message: Operation | Join | Inspect, timeout_s: float) -> Answered:
+    async def request(self, message: Operation | Join | Inspect, timeout_s: float) -> Answered:
         """Send a request and wait for its answer.
 
-        Raises CallTimeout, what the request is refused with, or why no answer will come.
+        Raises CallTimeout, the error that the request is refused with, or why no answer can come.
         """
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting[message.req] = future
+        self._unanswered[message.req] = future
         try:
-            self._channel.send(message)
+            self.channel.send(message)
             async with asyncio.timeout(timeout_s):
                 answered = await future
         except FrameTooLarge as error:
-            self._session.unsent(message, error)
+            self.session.unsent(message, error)
             raise
         except TimeoutError:
-            raise CallTimeout(self._overdue(message, timeout_s)) from None
+            raise CallTimeout(self.overdue(message, timeout_s)) from None
         finally:
-            self._waiting.pop(message.req, None)
+            self._unanswered.pop(message.req, None)
         if answered.error is not None:
             raise answered.error
         return answered
 
-    def _overdue(self, message: AnyMessage, timeout_s: float) -> str:
+    def answered(self, event: Answered) -> None:
+        """Give an answer to the call that waits for it; a cancelled call waits no more."""
+        future = self._unanswered.pop(event.req, None)
+        if future is not None and not future.done():
+            future.set_result(event)
+        self.changed()
+
+    def overdue(self, message: AnyMessage, timeout_s: float) -> str:
+        """The text of the error for a request without an answer."""
         what = type(message).__name__.lower()
         return f"no answer to the {what} of {self.name} within {timeout_s:g} s"
 
-    async def _room(self) -> None:
+    # --- waiting ---
+
+    async def wait_room(self) -> None:
         """Wait until something may be sent. Raises why nothing may be sent any more."""
         while True:
-            self._check()
-            if not self._channel.full and self._session.pending < PENDING_LIMIT:
+            self.check()
+            if not self.channel.full and self.session.pending < PENDING_LIMIT:
                 return
-            await self._wait_news()
+            await self.wait_change()
 
-    async def _wait_news(self) -> None:
-        """Wait until something has changed."""
-        self._check_loop()
+    async def wait_change(self) -> None:
+        """Wait for the next call of `changed`."""
+        self.check_loop()
+        with self.waiter():
+            await self._change.wait()
+
+    @contextlib.contextmanager
+    def waiter(self) -> Iterator[None]:
+        """Count the block as a call that waits, and so learns of a lost connection."""
         self._waiters += 1
         try:
-            await self._news.wait()
+            yield
         finally:
             self._waiters -= 1
 
-    def _check_loop(self) -> None:
-        """Raises ClientError in another event loop than the one the peer was connected in."""
+    def changed(self) -> None:
+        """Wake all calls that wait for a change."""
+        self._change.set()
+        self._change.clear()
+
+    # --- checks ---
+
+    def check(self) -> None:
+        """Raises why no call is possible now."""
+        assert self.opened, f"{self.name} is not connected yet: await it, or use async with"
+        self.check_loop()
+        if self.error is not None:
+            raise again(self.error)
+
+    def check_loop(self) -> None:
+        """Raises ClientError in an event loop other than the one of `open`."""
         if self._loop is not None and asyncio.get_running_loop() is not self._loop:
             raise ClientError(
                 f"{self.name} was connected in another event loop and can only be used there; "
                 "for use from several threads there is padres_tx.sync"
             )
 
-    def _check(self) -> None:
-        assert self._opened, f"{self.name} is not connected yet: await it, or use async with"
-        self._check_loop()
-        if self._error is not None:
-            raise again(self._error)
-
-    def _end(self, error: OverlayError) -> None:
-        """No more calls, for this reason. The first reason counts."""
-        if self._error is None:
-            self._error = error
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(again(error))
-            self._pulse()
-
-    def _pulse(self) -> None:
-        self._news.set()
-        self._news.clear()
-
 
 def again(error: OverlayError) -> OverlayError:
-    """The same error anew: one that several calls raise would gather all their tracebacks."""
+    """A new error with the same code and text: a shared one would collect tracebacks."""
     return from_code(error.code, str(error))
+
+
+def _always() -> bool:
+    return True
+
+
+def _ignore(*_: object) -> None:
+    """A hook that is not set."""

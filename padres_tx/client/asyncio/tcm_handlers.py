@@ -46,7 +46,7 @@ current_part: contextvars.ContextVar[Part | None] = contextvars.ContextVar(
 )
 
 
-class Turn(NamedTuple):
+class QueuedTcm(NamedTuple):
     """A tcm that waits for its turn."""
 
     part: Part
@@ -54,14 +54,14 @@ class Turn(NamedTuple):
     handler: Handler
 
 
-class Run(NamedTuple):
+class RunningHandler(NamedTuple):
     """A handler that runs."""
 
     part: Part
     task: asyncio.Task[None]
 
 
-class Handlers:
+class TcmHandlers:
     """The handlers of one client.
 
     `finished` is told how each part has ended, with an error's text or ""; `failed` gets the
@@ -72,15 +72,15 @@ class Handlers:
         self,
         client: str,
         finished: Callable[[Part, str], None],
-        failed: Callable[[Part, Exception], None],
+        failed: Callable[[str, Exception], None],
     ) -> None:
         self._client = client
         self._finished = finished
         self._failed = failed
         self._handlers: list[tuple[Filter | None, Handler]] = []
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[QueuedTcm] = deque()
         #: All in the same transaction, each but the last waiting.
-        self._running: list[Run] = []
+        self._running: list[RunningHandler] = []
 
     def register(self, filter: Filter | None, handler: Handler | None) -> None:
         """Let a handler act on the tcms that match, in place of an earlier one for this filter."""
@@ -101,10 +101,10 @@ class Handlers:
         if handler is None:
             self._finished(part, NO_HANDLER)
             return
-        self._waiting.append(Turn(part, notification, handler))
-        self.take_turns()
+        self._waiting.append(QueuedTcm(part, notification, handler))
+        self.start_next()
 
-    def take_turns(self) -> None:
+    def start_next(self) -> None:
         """Start the next handler, if it is its turn."""
         while self._waiting:
             turn = self._next()
@@ -117,11 +117,11 @@ class Handlers:
             task = asyncio.get_running_loop().create_task(
                 self._run(turn), name=f"handler of {self._client} in {turn.part.id}"
             )
-            self._running.append(Run(turn.part, task))
+            self._running.append(RunningHandler(turn.part, task))
             # Also for one that is cancelled before its first step, and so never runs.
             task.add_done_callback(partial(self._over, turn.part))
 
-    def _next(self) -> Turn | None:
+    def _next(self) -> QueuedTcm | None:
         if not self._running:
             return self._waiting[0]
         last = self._running[-1].part
@@ -129,7 +129,7 @@ class Handlers:
             return None
         return next((turn for turn in self._waiting if turn.part.tx is last.tx), None)
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run(self, turn: QueuedTcm) -> None:
         part, notification, handler = turn
         current_part.set(part)
         error = "its handler was cancelled"
@@ -145,10 +145,10 @@ class Handlers:
             # Something that the handler awaits was cancelled, not the handler.
             failed = ClientError(f"a handler of {self._client} was cancelled from within")
             failed.__cause__ = cancelled
-            self._failed(part, failed)
+            self._failed(part.id, failed)
         except Exception as raised:  # The handler is the user's; the coordinator hears why.
             error = f"{type(raised).__name__}: {raised}"
-            self._failed(part, raised)
+            self._failed(part.id, raised)
         except BaseException as raised:
             error = f"{type(raised).__name__}: {raised}"
             raise  # It ends the program.
@@ -163,7 +163,7 @@ class Handlers:
         if len(left) < len(self._running):
             self._running = left
             self._finished(part, error)
-            self.take_turns()
+            self.start_next()
 
     def ended(self, tx: ClientTransaction) -> None:
         """The transaction has ended: nobody need act in it any more.

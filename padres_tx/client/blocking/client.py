@@ -6,13 +6,12 @@
             print(notification["x"])
 
 The asyncio client does the work, in an event loop on one background thread that all blocking
-clients of the process share; it starts with the first client and ends with the last. No program
-code runs there, apart from `on_error`: callbacks run on a thread of their client, one after the
-other, and may use the client themselves. What they raise is logged, as in
-`padres_tx.client.asyncio.client`; that includes SystemExit, which ends a program only in its main
-thread. All methods can be called from any thread; calls that block can be interrupted (Ctrl-C),
-which cancels them as in `padres_tx.client.asyncio.client`. Clients that are still open when the
-interpreter exits are closed, so that what they published is not lost.
+clients of the process share (`background`). Callbacks and handlers run on threads of their client
+(`threads`). What they raise is logged, as in `padres_tx.client.asyncio.client`; that includes
+SystemExit, which ends a program only in its main thread. All methods can be called from any thread.
+Calls that block can be interrupted (Ctrl-C), which cancels them as in
+`padres_tx.client.asyncio.client`. Clients that are still open when the interpreter exits are
+closed, so that what they published is not lost.
 """
 
 from __future__ import annotations
@@ -21,26 +20,38 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import contextvars
-import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from overlay.errors import OverlayError
-from padres_tx.client.asyncio import client
+from padres_tx.client.asyncio import client, handles
+from padres_tx.client.asyncio.callbacks import check_callable
 from padres_tx.client.asyncio.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
+from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.asyncio.error_reports import OnError, logger
-from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S, Connecting
-from padres_tx.client.asyncio.transacting import check_callable
-from padres_tx.client.blocking.transacting import Transacting, call_in_loop, contained
+from padres_tx.client.asyncio.handles import Wait
+from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S
+from padres_tx.client.blocking.background import JOIN_S, BackgroundLoop
+from padres_tx.client.blocking.handles import (
+    After,
+    BlockingOperation,
+    BlockingRetry,
+    BlockingScope,
+    BlockingTransaction,
+    Handler,
+    operations,
+)
+from padres_tx.client.blocking.threads import ClientThreads, as_coroutine
 from padres_tx.client.session import FilterLike, Notification, PointLike
+from padres_tx.client.transactions import DEADLINE_S, Doubt, DrainedTx, Result
 from padres_tx.errors import CallTimeout, ClientClosed
+from padres_tx.static import Ops
 
 T = TypeVar("T")
 
@@ -54,9 +65,6 @@ OnClose: TypeAlias = Callable[[OverlayError | None], None]
 #: of them do.
 BATCH = 256
 
-#: How long the background thread may take to end, after its last client has been closed.
-JOIN_S = 5.0
-
 
 def connect(
     at: str,
@@ -68,14 +76,14 @@ def connect(
     reconnect_s: float = RECONNECT_S,
     on_error: OnError | None = None,
     on_close: OnClose | None = None,
-) -> Client:
+) -> BlockingClient:
     """A client of the broker at "host:port", connected; `close` it, or use it with `with`.
 
     Raises as `padres_tx.connect` does. `on_error` is called on the background thread and must not
     call the client. `on_close` is called on the thread of the callbacks, or on the one that calls
     `close`.
     """
-    return Client(
+    return BlockingClient(
         client.connect(
             at,
             name=name,
@@ -89,33 +97,30 @@ def connect(
     )
 
 
-class Client(Transacting):
+class BlockingClient:
     """A client of the overlay, for blocking code; see the asyncio `Client` for what calls do."""
 
     def __init__(
         self, connecting: Connecting[client.Client], *, on_close: OnClose | None = None
     ) -> None:
-        super().__init__()
         check_callable("on_close", on_close)
         self._on_close = on_close
-        # Taken from the asyncio client, and not yet given out.
+        # Taken from the asyncio client, and not yet returned to the program.
         self._batch: deque[Notification] = deque()
         self._reading = threading.Lock()
-        self._caller: concurrent.futures.ThreadPoolExecutor | None = None
-        self._closing = threading.Lock()
-        self._closed = False
-        self._background = _Background.enter(self)
+        self._background = BackgroundLoop.enter(self)
+        self._threads = ClientThreads(self._background)
         try:
-            self._client = self._background.run(self._opened(connecting))
+            self._background.run(self._open(connecting))
         except BaseException:
             self._background.leave(self)
             raise
 
-    async def _opened(self, connecting: Connecting[client.Client]) -> client.Client:
+    async def _open(self, connecting: Connecting[client.Client]) -> None:
         self._client = await connecting
+        self._threads.name = self._client.name
         # In the same turn of the loop: before the client can end.
-        self._client._on_close = self._relay(self._on_close)
-        return self._client
+        self._client._close_report.on_close = self._threads.relay(self._on_close)
 
     @property
     def name(self) -> str:
@@ -141,46 +146,43 @@ class Client(Transacting):
         try:
             self.close()
         except Exception:
-            # What ended the block says more than what could not be sent because of it.
+            # Keep the block's own exception; the failure to send is only a consequence.
             if error is None:
                 raise
 
     def close(self) -> None:
-        """Leave, when the broker has everything that was published. Closing twice is fine.
+        """Leave when the broker has everything that was published. Closing twice is fine.
 
         A callback that is running is not waited for. `on_close` is called before this returns, on
         the same thread.
 
         Raises as `padres_tx.client.asyncio.client.Client.close` does.
         """
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._threads.close():
+            return
         if not self._background.running:
             return  # In a forked child: the client is the parent's.
+        report = self._client._close_report
         try:
             self._background.run(self._client._leave())
         finally:
             # What has arrived can still be read, but not from a loop that may end now.
             with self._reading:
                 self._batch.extend(self._background.run(_rest(self._client)))
-            on_close = self._background.run(call_in_loop(self._client._take_on_close))
-            if self._caller is not None:
-                # A lost connection may just be told to `on_close` there.
-                told = self._on_close is not None and on_close is None
-                self._caller.shutdown(wait=False, cancel_futures=not told)
-            self._end_threads()
+            on_close = self._background.run(as_coroutine(report.take))
+            # `on_close` may be running on the callback thread, after a lost connection.
+            runs_there = self._on_close is not None and on_close is None
+            self._threads.stop(cancel_callbacks=not runs_there)
             self._background.leave(self)
             if on_close is not None:
-                self._tell_end()
+                self._report_close()
         self._client._reports.raise_refused()
 
-    def _tell_end(self) -> None:
-        """Call `on_close` on this thread: that of the callbacks may be the one that closes."""
+    def _report_close(self) -> None:
+        """Call `on_close` on this thread: the callback thread may be the one that closes."""
         if self._on_close is not None:
             try:
-                self._on_close(self._client._reason())
+                self._on_close(self._client._close_report.reason())
             except Exception as error:
                 logger.error("on_close of client %s failed", self.name, exc_info=error)
 
@@ -188,11 +190,11 @@ class Client(Transacting):
 
     def advertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Announce publications; see `padres_tx.client.asyncio.client.Client.advertise`."""
-        self._run(self._client.advertise(filter, timeout_s=timeout_s))
+        self._threads.run(self._client.advertise(filter, timeout_s=timeout_s))
 
     def unadvertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Take advertisements back; see `padres_tx.client.asyncio.client.Client.unadvertise`."""
-        self._run(self._client.unadvertise(filter, timeout_s=timeout_s))
+        self._threads.run(self._client.unadvertise(filter, timeout_s=timeout_s))
 
     def subscribe(
         self,
@@ -203,24 +205,24 @@ class Client(Transacting):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """Ask for publications; see `padres_tx.client.asyncio.client.Client.subscribe`."""
-        relay = self._relay(callback)
-        self._run(
+        relay = self._threads.relay(callback)
+        self._threads.run(
             self._client.subscribe(filter, relay, events_only=events_only, timeout_s=timeout_s)
         )
 
     def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Take subscriptions back; see `padres_tx.client.asyncio.client.Client.unsubscribe`."""
-        self._run(self._client.unsubscribe(filter, timeout_s=timeout_s))
+        self._threads.run(self._client.unsubscribe(filter, timeout_s=timeout_s))
 
     def publish(self, point: PointLike, payload: bytes = b"", *, json: Any = msgspec.UNSET) -> None:
         """Publish an event; see `padres_tx.client.asyncio.client.Client.publish`."""
-        self._run(self._client.publish(point, payload, json=json))
+        self._threads.run(self._client.publish(point, payload, json=json))
 
     # --- notifications ---
 
     def notify(self, callback: Callback | None) -> None:
         """Call this with every publication that comes; see the asyncio `Client.notify`."""
-        self._run(call_in_loop(self._client.notify, self._relay(callback)))
+        self._threads.call(self._client.notify, self._threads.relay(callback))
 
     def notifications(self, *, timeout_s: float | None = None) -> Iterator[Notification]:
         """The notifications that no callback takes, in the order of their arrival.
@@ -249,57 +251,168 @@ class Client(Transacting):
             raise CallTimeout(f"another thread waits for what comes to {self.name}")
         try:
             if not self._batch:
-                self._batch.extend(self._run(self._client.take(BATCH, timeout_s=timeout_s)))
+                self._batch.extend(self._threads.run(self._client.take(BATCH, timeout_s=timeout_s)))
             return self._batch.popleft()
         finally:
             self._reading.release()
 
     def wait_closed(self) -> None:
         """Wait for the end, for programs that only have callbacks."""
-        self._run(self._client.wait_closed())
+        self._threads.run(self._client.wait_closed())
 
-    # --- threads ---
+    # --- transactions, the Pythonic way ---
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._closed:
-            call.close()
-            raise ClientClosed(f"{self.name} has been closed")
-        return self._background.run(call)
+    def transaction(
+        self,
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> BlockingRetry:
+        """A transaction: `with client.transaction(...) as tx`, which commits at its end.
 
-    def _relay(self, callback: Callable[[Any], None] | None) -> _Relay | None:
-        check_callable("callback", callback)
-        return None if callback is None else _Relay(self._callback_thread(), callback)
+        With `retries`: `for tx in client.transaction(...)`, and in it `with tx`.
+        """
+        return BlockingRetry(
+            self._threads,
+            self._client.transaction(
+                engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
+            ),
+        )
 
-    def _callback_thread(self) -> concurrent.futures.ThreadPoolExecutor:
-        with self._closing:
-            if self._caller is None:
-                self._caller = concurrent.futures.ThreadPoolExecutor(
-                    1, thread_name_prefix=f"callbacks of {self.name}"
-                )
-            return self._caller
+    def transact(
+        self,
+        function: Callable[[BlockingTransaction], T],
+        engine: str = "d-tx",
+        *,
+        deadline_s: float = DEADLINE_S,
+        wait: Wait = "decided",
+        retries: int = 0,
+        **options: Any,
+    ) -> T:
+        """Run a function in a transaction, again after a conflict; answers what it returns."""
+        attempts = self.transaction(
+            engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
+        )
+        values: list[T] = []
+        for tx in attempts:
+            with tx:
+                values.append(function(tx))
+        return values[-1]
 
+    def outcome(
+        self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """How a transaction has ended; see the asyncio `Client.outcome`."""
+        return self._threads.run(self._client.outcome(txID, engine=engine, timeout_s=timeout_s))
 
-class _Relay:
-    """A callback as the asyncio client sees it: awaited until the callback's thread is done."""
+    # --- taking part ---
 
-    def __init__(
-        self, thread: concurrent.futures.ThreadPoolExecutor, callback: Callable[[Any], None]
-    ) -> None:
-        self._thread = thread
-        self._callback = callback
+    def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
+        """Call `handler(tx, notification)` on tcms that match the filter, or on all with None."""
 
-    async def __call__(self, argument: Any) -> None:
-        loop = asyncio.get_running_loop()
-        # With the context, in which the client finds that it is called from a callback.
-        run = contextvars.copy_context().run
-        await loop.run_in_executor(self._thread, run, contained, self._callback, argument)
+        check_callable("handler", handler)
 
-    def __eq__(self, other: object) -> bool:
-        # Subscribing twice with one callback calls it once.
-        return isinstance(other, _Relay) and self._callback == other._callback
+        async def act(part: handles.Part, notification: Notification) -> None:
+            assert handler is not None
+            scope = BlockingScope(self._threads, part)
+            await self._threads.run_handler(handler, scope, notification)
 
-    def __repr__(self) -> str:
-        return getattr(self._callback, "__qualname__", None) or repr(self._callback)
+        self._threads.call(self._client.on_tcm, filter, None if handler is None else act)
+
+    def on_end(self, callback: Callable[[Result], None]) -> None:
+        """Call this with the result of each transaction that the client has to do with."""
+        self._threads.call(self._client.on_end, self._threads.relay(callback))
+
+    def on_doubt(self, callback: Callable[[Doubt], None]) -> None:
+        """Call this when a transaction's deadline has passed and its outcome cannot be known yet;
+        see the asyncio client's `on_doubt`."""
+        self._threads.call(self._client.on_doubt, self._threads.relay(callback))
+
+    def on_drained(self, callback: Callable[[DrainedTx], None]) -> None:
+        """Call this with a transaction's name when no publication from before it will come."""
+        self._threads.call(self._client.on_drained, self._threads.relay(callback))
+
+    # --- Table 2 ---
+
+    def beginTX(
+        self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
+    ) -> str:
+        """Begin a transaction; answers its name, for the calls below."""
+        return self._threads.run(self._client.beginTX(engine, deadline_s=deadline_s, **options))
+
+    def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
+        """Commit it; answers how it has ended: `status` is "committed" or "aborted"."""
+        return self._threads.run(self._client.commitTX(txID, wait=wait))
+
+    def abortTX(self, txID: str, reason: str = "") -> Result:
+        """Abort it; answers how it has ended."""
+        return self._threads.run(self._client.abortTX(txID, reason))
+
+    def txTCM(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        ops: Ops | None = None,
+        after: After = None,
+        to: Iterable[str] | None = None,
+    ) -> BlockingOperation:
+        """Make others act in it; returns at once, and can be waited for, as all of these."""
+        after = operations(after)
+        return self._tx(
+            self._client.txTCM, txID, point, payload, json=json, ops=ops, after=after, to=to
+        )
+
+    def txPub(
+        self,
+        txID: str,
+        point: PointLike,
+        payload: bytes = b"",
+        *,
+        json: Any = msgspec.UNSET,
+        after: After = None,
+    ) -> BlockingOperation:
+        """Publish in it."""
+        return self._tx(
+            self._client.txPub, txID, point, payload, json=json, after=operations(after)
+        )
+
+    def txAdv(self, txID: str, filter: FilterLike, *, after: After = None) -> BlockingOperation:
+        """Advertise in it."""
+        return self._tx(self._client.txAdv, txID, filter, after=operations(after))
+
+    def txUadv(self, txID: str, filter: FilterLike, *, after: After = None) -> BlockingOperation:
+        """Un-advertise in it."""
+        return self._tx(self._client.txUadv, txID, filter, after=operations(after))
+
+    def txSub(
+        self,
+        txID: str,
+        filter: FilterLike,
+        callback: Callable[[Notification], None] | None = None,
+        *,
+        events_only: bool = False,
+        after: After = None,
+    ) -> BlockingOperation:
+        """Subscribe in it."""
+        relay, after = self._threads.relay(callback), operations(after)
+        return self._tx(
+            self._client.txSub, txID, filter, relay, events_only=events_only, after=after
+        )
+
+    def txUsub(self, txID: str, filter: FilterLike, *, after: After = None) -> BlockingOperation:
+        """Un-subscribe in it."""
+        return self._tx(self._client.txUsub, txID, filter, after=operations(after))
+
+    def _tx(
+        self, call: Callable[..., handles.PendingOperation], *args: Any, **more: Any
+    ) -> BlockingOperation:
+        return BlockingOperation(self._threads, self._threads.call(call, *args, **more))
 
 
 async def _rest(client: client.Client) -> list[Notification]:
@@ -311,97 +424,26 @@ async def _rest(client: client.Client) -> list[Notification]:
     return rest
 
 
-class _Background:
-    """The thread with the event loop of all blocking clients of this process."""
-
-    _lock = threading.Lock()
-    _shared: _Background | None = None
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._clients: list[Client] = []
-        self._loop = asyncio.new_event_loop()
-        # A daemon: a program that forgets to close must still be able to end.
-        self._thread = threading.Thread(target=self._serve, name="padres_tx", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def enter(cls, client: Client) -> _Background:
-        """The background for a new client, started if it is the first."""
-        with cls._lock:
-            # A forked child has the object, but not the thread.
-            if cls._shared is None or cls._shared._pid != os.getpid():
-                cls._shared = cls()
-            cls._shared._clients.append(client)
-            return cls._shared
-
-    def leave(self, client: Client) -> None:
-        """A client has been closed; the last one ends the thread."""
-        with self._lock:
-            if client in self._clients:
-                self._clients.remove(client)
-            if self._clients or not self._loop.is_running():
-                return
-            if _Background._shared is self:
-                _Background._shared = None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(JOIN_S)
-
-    @property
-    def running(self) -> bool:
-        return self._pid == os.getpid() and self._thread.is_alive()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and wait for it; an interrupt cancels it."""
-        if not self.running or threading.current_thread() is self._thread:
-            call.close()
-            raise ClientClosed(
-                "a blocking client cannot be used from its own event loop"
-                if self.running
-                else "the client was made before a fork, or its thread has ended"
-            )
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise ClientClosed("the client was closed during the call") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=JOIN_S))
-        finally:
-            self._loop.close()
-
-
 @atexit.register
 def _close_all() -> None:
     """Close the clients that the program has left open, for at most the time that closing takes."""
-    background = _Background._shared
+    background = BackgroundLoop.shared
     if background is None or not background.running:
         return
 
-    untold: list[Client] = []
+    untold: list[BlockingClient] = []
 
-    async def close(clients: list[Client]) -> list[BaseException | None]:
+    async def close(clients: list[BlockingClient]) -> list[BaseException | None]:
         closing = (client._client._leave() for client in clients)
         errors = await asyncio.gather(*closing, return_exceptions=True)
-        untold.extend(client for client in clients if client._client._take_on_close())
+        untold.extend(client for client in clients if client._client._close_report.take())
         return errors
 
     with contextlib.suppress(concurrent.futures.TimeoutError, RuntimeError):
-        still_open = list(background._clients)
-        future = asyncio.run_coroutine_threadsafe(close(still_open), background._loop)
+        still_open = list(background.clients)
+        future = asyncio.run_coroutine_threadsafe(close(still_open), background.loop)
         for error in future.result(CLOSE_TIMEOUT_S + JOIN_S):
             if error is not None:
                 print(f"padres_tx: {error}", file=sys.stderr)
         for client in untold:
-            client._tell_end()
+            client._report_close()
