@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.cfg pyproject.toml
 
-.PHONY: install demo test trials proofs browser-test lint bench clean
+.PHONY: install demo test trials mutants proofs browser-test lint bench clean
 
 # Brokers, clients, simulation and benchmarks, in less than a minute. Reports need Spark: `make demo`.
 install: .venv/.install
@@ -18,6 +18,10 @@ test: .venv/.test
 # Users' programs on real processes under bad luck, at full size: some minutes.
 trials: .venv/.test
 	$(BIN)/python -m tests.trials.handovers $(ARGS)
+
+# Which small changes of the code no test notices, in a sample: some minutes. ARGS=--help for more.
+mutants: .venv/.test
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 # Some minutes, on a machine with nothing else to do. To commit to the figures, README included:
 # padres-tx bench all --save --from build/bench.json
