@@ -1,8 +1,9 @@
-"""What the overlay must come to, computed the naive way: no messages, no index, only sets.
+"""The expected result of a run, computed the naive way: no messages, no index, only sets.
 
-Given the tree, where each client is and what it has said, this says what every client holds, who
-gets a publication, and which entries every broker's tables hold once everything has settled.
-It shares no code with the routing that it judges, apart from the filter relations themselves.
+Given the tree, the edge broker of each client and the operations that each client has issued, the
+oracle returns what every client holds, which clients receive a publication, and which entries every
+broker's tables have at rest. It shares no code with the routing that it checks, except for the
+filter relations themselves.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import networkx as nx
 
 from overlay.filters import Filter, Value
 from overlay.notation import format_filter
 
+#: A row of a table in the form that is compared: client, kind, filter and hop. The client's number
+#: is left out, because numbers of aborted operations leave gaps.
+ComparableRow: TypeAlias = tuple[str, str, str, str]
+
 
 class IssuedOperation(NamedTuple):
-    """One operation of a client: its number, its kind and its box."""
+    """One operation of a client: its number, its kind and its filter."""
 
     seq: int
     kind: str
@@ -31,7 +36,7 @@ class IssuedOperation(NamedTuple):
 
 
 class ExpectedRow(NamedTuple):
-    """One line of a broker's table."""
+    """One row of a broker's table."""
 
     client: str
     seq: int
@@ -40,35 +45,55 @@ class ExpectedRow(NamedTuple):
     hop: str
 
 
-def holds(said: Iterable[IssuedOperation], point: Mapping[str, Value]) -> bool:
-    """The last operation that contains the point decides."""
+def broker_rows(table: Iterable[Mapping[str, Any]]) -> list[ComparableRow]:
+    """A broker's table (`Routing.as_data`) in the form that is compared."""
+    return sorted((row["client"], row["kind"], row["filter"], row["hop"]) for row in table)
+
+
+def oracle_rows(table: Iterable[ExpectedRow]) -> list[ComparableRow]:
+    """An oracle's table in the form that is compared."""
+    return sorted((row.client, row.kind, row.filter, row.hop) for row in table)
+
+
+def holds(operations: Iterable[IssuedOperation], point: Mapping[str, Value]) -> bool:
+    """Whether a client holds a point: the last operation that contains it decides."""
     answer = False
-    for word in said:
-        if word.filter.matches(point):
-            answer = word.positive
+    for operation in operations:
+        if operation.filter.matches(point):
+            answer = operation.positive
     return answer
 
 
-def live(said: Iterable[IssuedOperation]) -> list[IssuedOperation]:
-    """The operations that still count: not covered by a later one, and no hole in nothing."""
-    words: list[IssuedOperation] = []
-    for word in said:
-        words = [other for other in words if not word.filter.covers(other.filter)] + [word]
-        while (kept := [w for w in words if w.positive or _carves(w, words)]) != words:
-            words = kept
-    return words
+def live(operations: Iterable[IssuedOperation]) -> list[IssuedOperation]:
+    """The operations that still count.
+
+    An operation that a later one covers does not count, nor does a negative one that takes nothing
+    out of an earlier positive one.
+    """
+    kept: list[IssuedOperation] = []
+    for operation in operations:
+        kept = [other for other in kept if not operation.filter.covers(other.filter)] + [operation]
+        while (fewer := [one for one in kept if one.positive or _carves(one, kept)]) != kept:
+            kept = fewer
+    return kept
 
 
-def _carves(hole: IssuedOperation, words: list[IssuedOperation]) -> bool:
-    return any(w.positive and w.seq < hole.seq and w.filter.overlaps(hole.filter) for w in words)
+def _carves(hole: IssuedOperation, operations: list[IssuedOperation]) -> bool:
+    return any(
+        one.positive and one.seq < hole.seq and one.filter.overlaps(hole.filter)
+        for one in operations
+    )
 
 
-def reaches(said: Iterable[IssuedOperation], filter: Filter) -> bool:
-    """Whether a client still holds some part of the filter (holes are not added up)."""
-    words = list(said)
-    for word in words:
-        if word.positive and (common := word.filter.meet(filter)) is not None:
-            holes = (w for w in words if not w.positive and w.seq > word.seq)
+def reaches(operations: Iterable[IssuedOperation], filter: Filter) -> bool:
+    """Whether a client still holds some part of the filter.
+
+    Several holes that only together cover the filter count as if they did not.
+    """
+    listed = list(operations)
+    for one in listed:
+        if one.positive and (common := one.filter.meet(filter)) is not None:
+            holes = (other for other in listed if not other.positive and other.seq > one.seq)
             if not any(hole.filter.covers(common) for hole in holes):
                 return True
     return False
@@ -79,22 +104,22 @@ def table_of(kind: str) -> Literal["sub", "adv"]:
     return "sub" if kind in ("sub", "usub") else "adv"
 
 
-def holds_part(words: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:
-    """Whether a client that has said all this, in this order, holds some part of the filter."""
-    own = [word for word in words if word[0] in (table, f"u{table}")]
+def holds_part(operations: Iterable[tuple[str, Filter]], table: str, filter: Filter) -> bool:
+    """Whether a client that has issued these operations, in this order, holds part of a filter."""
+    own = [one for one in operations if one[0] in (table, f"u{table}")]
     return reaches([IssuedOperation(at, kind, box) for at, (kind, box) in enumerate(own)], filter)
 
 
 @dataclass
 class Oracle:
-    """The overlay as one set of clients with what they have said."""
+    """The overlay as a set of clients and the operations that each has issued."""
 
     tree: nx.Graph[str]
     edges: dict[str, str] = field(default_factory=dict)
     advertised: dict[str, list[IssuedOperation]] = field(default_factory=dict)
     subscribed: dict[str, list[IssuedOperation]] = field(default_factory=dict)
     numbers: Counter[str] = field(default_factory=Counter)
-    _ways: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
+    _paths: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
 
     def join(self, client: str, edge: str) -> None:
         self.edges[client] = edge
@@ -103,53 +128,54 @@ class Oracle:
         self.numbers[client] = 0
 
     def leave(self, client: str) -> None:
-        for holds_part in (self.edges, self.advertised, self.subscribed, self.numbers):
-            del holds_part[client]
+        for known in (self.edges, self.advertised, self.subscribed, self.numbers):
+            del known[client]
 
-    def say(self, client: str, kind: str, filter: Filter) -> bool:
-        """Let a client operate; False if it takes back what it does not hold."""
-        said = self.subscribed[client] if kind in ("sub", "usub") else self.advertised[client]
-        if kind in ("usub", "uadv") and not reaches(live(said), filter):
+    def operate(self, client: str, kind: str, filter: Filter) -> bool:
+        """Carry out an operation; False if it takes back what the client does not hold."""
+        own = self.subscribed[client] if kind in ("sub", "usub") else self.advertised[client]
+        if kind in ("usub", "uadv") and not reaches(live(own), filter):
             return False
         self.numbers[client] += 1
-        said.append(IssuedOperation(self.numbers[client], kind, filter))
+        own.append(IssuedOperation(self.numbers[client], kind, filter))
         return True
 
     def receivers(self, point: Mapping[str, Value]) -> list[str]:
-        """The clients that get a publication."""
-        return sorted(client for client, said in self.subscribed.items() if holds(said, point))
+        """The clients that receive a publication."""
+        return sorted(client for client, own in self.subscribed.items() if holds(own, point))
 
     def srt(self, broker: str) -> list[ExpectedRow]:
         return sorted(
-            self._line(broker, client, word)
-            for client, said in self.advertised.items()
-            for word in live(said)
+            self._row(broker, client, operation)
+            for client, own in self.advertised.items()
+            for operation in live(own)
         )
 
     def prt(self, broker: str) -> list[ExpectedRow]:
         return sorted(
-            self._line(broker, client, word)
-            for client, said in self.subscribed.items()
-            for word in live(said)
-            if broker == self.edges[client] or self._attracted(broker, client, word)
+            self._row(broker, client, operation)
+            for client, own in self.subscribed.items()
+            for operation in live(own)
+            if broker == self.edges[client] or self._attracted(broker, client, operation)
         )
 
-    def _attracted(self, broker: str, client: str, word: IssuedOperation) -> bool:
-        """Whether the broker lies between the client and somebody who may publish for it."""
+    def _attracted(self, broker: str, client: str, operation: IssuedOperation) -> bool:
+        """Whether the broker is on the path from the client to a client that may publish for it."""
         return any(
-            broker in self._way(self.edges[client], self.edges[publisher])
-            and reaches(live(said), word.filter)
-            for publisher, said in self.advertised.items()
+            broker in self._path(self.edges[client], self.edges[publisher])
+            and reaches(live(own), operation.filter)
+            for publisher, own in self.advertised.items()
         )
 
-    def _line(self, broker: str, client: str, word: IssuedOperation) -> ExpectedRow:
+    def _row(self, broker: str, client: str, operation: IssuedOperation) -> ExpectedRow:
         edge = self.edges[client]
-        hop = f"@{client}" if broker == edge else self._way(broker, edge)[1]
-        return ExpectedRow(client, word.seq, word.kind, format_filter(word.filter), hop)
+        hop = f"@{client}" if broker == edge else self._path(broker, edge)[1]
+        text = format_filter(operation.filter)
+        return ExpectedRow(client, operation.seq, operation.kind, text, hop)
 
-    def _way(self, one: str, other: str) -> list[str]:
-        """The brokers from one to another; the tree stays as it is."""
-        way = self._ways.get((one, other))
-        if way is None:
-            way = self._ways[one, other] = nx.shortest_path(self.tree, one, other)
-        return way
+    def _path(self, one: str, other: str) -> list[str]:
+        """The brokers from one to the other; the tree does not change."""
+        path = self._paths.get((one, other))
+        if path is None:
+            path = self._paths[one, other] = nx.shortest_path(self.tree, one, other)
+        return path

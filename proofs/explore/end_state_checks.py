@@ -102,7 +102,7 @@ class EndStateChecks:
         for client, home in scenario.homes.items():
             self._before.join(client, home)
         for client, kind, filter in scenario.held:
-            assert self._before.say(client, kind, filter), f"{client} cannot {kind} {filter}"
+            assert self._before.operate(client, kind, filter), f"{client} cannot {kind} {filter}"
 
     def findings(self, state: State) -> list[Finding]:
         """All that is wrong. What makes the rest meaningless comes alone."""
@@ -144,7 +144,7 @@ class EndStateChecks:
         words = sorted(word for node, local in end.brokers for word in node.facts(local).words)
         for word in words:
             if word.client not in end.gone and end.counts(word):
-                oracle.say(word.client, word.kind, parse_filter(word.filter))
+                oracle.operate(word.client, word.kind, parse_filter(word.filter))
         aborted = {(word.client, word.filter) for word in words if not end.counts(word)}
         for node, local in end.brokers:
             tables = self._tables_of(node, local)
@@ -238,7 +238,7 @@ class EndStateChecks:
         for step in steps:
             yield step
             if step.filter is not None:
-                oracle.say(step.client, step.kind, step.filter)
+                oracle.operate(step.client, step.kind, step.filter)
             elif step.kind == "tcm":
                 assert step.point is not None
                 for receiver in oracle.receivers(step.point):
@@ -262,7 +262,7 @@ class EndStateChecks:
         oracle = _copy(self._before)
         for word in sorted(word for node, local in end.brokers for word in node.facts(local).words):
             if end.counts(word):
-                oracle.say(word.client, word.kind, parse_filter(word.filter))
+                oracle.operate(word.client, word.kind, parse_filter(word.filter))
         for actor in end.actors.values():
             drained = [at for at, heard in enumerate(actor.log) if heard.kind == "drained"]
             for heard in actor.log[drained[-1] :] if drained else ():
@@ -282,7 +282,7 @@ class EndStateChecks:
         oracle = _copy(self._before)
         for word in sorted(words):
             if end.counts(word):
-                oracle.say(word.client, word.kind, parse_filter(word.filter))
+                oracle.operate(word.client, word.kind, parse_filter(word.filter))
         for actor in end.actors.values():
             given: list[AppliedOperation] = []
             for heard in actor.log:
@@ -405,7 +405,7 @@ class EndStateChecks:
         delivered: Deliveries = Counter()
         for step in steps:
             if step.filter is not None:
-                if not oracle.say(step.client, step.kind, step.filter) and not catches:
+                if not oracle.operate(step.client, step.kind, step.filter) and not catches:
                     return None
                 continue
             assert step.point is not None

@@ -21,21 +21,22 @@ from rich.table import Table
 from padres_tx.cli.common import WrongInput
 from padres_tx.launcher.overlay_files import default_directory
 
-#: Failing runs that are told of one by one; what fails more often fails for one of these reasons.
+#: Failing runs that are printed one by one; further ones mostly have the same causes.
 SHOWN_FAILURES = 3
 
-#: Failing runs of each engine that are made smaller; it takes up to half a minute for each.
+#: Failing runs of each engine that are shrunk, which takes up to half a minute each.
 SHRUNK_FAILURES = 1
 
-#: No overlay can have this name, so no overlay's logs will be in there.
+#: No overlay can have this name, so no overlay's logs are in this folder.
 TAPES = ".tapes"
 
-#: Brokers and clients of one run: far beyond what one learns from, and a run still takes seconds.
+#: Limit of brokers, clients and transactions of one run: larger runs show nothing new, and at this
+#: size a run still takes seconds.
 SIZE_LIMIT = 64
 
 
 class Faults(click.ParamType[tuple[str, ...]]):
-    """Some kinds of faults, with commas."""
+    """Kinds of faults, separated by commas."""
 
     name = "faults"
 
@@ -55,7 +56,7 @@ class Faults(click.ParamType[tuple[str, ...]]):
         there = (*FAULTS, RESTART)
         for kind in kinds:
             if kind not in there and kind != "none":
-                self.fail(f"{kind!r} is no kind of fault; there are {', '.join(there)}, all, none")
+                self.fail(f"unknown fault {kind!r}: expected {', '.join(there)}, all or none")
         return tuple(kind for kind in there if kind in kinds)
 
 
@@ -88,27 +89,28 @@ Examples:
     type=click.IntRange(0, SIZE_LIMIT),
     default=4,
     show_default=True,
-    help="Concurrent ones; handovers of a stream come on top.",
+    help="Concurrent transactions, in addition to the handovers of a stream.",
 )
 @click.option(
     "--faults",
     type=Faults(),
     default="delay",
     show_default=True,
-    help="What may go wrong: delay, link-cut, client-crash, partition, with commas; or all of "
-    "these, or none. broker-restart comes on top: then only outcomes and deliveries are judged.",
+    help="Faults, separated by commas: delay, link-cut, client-crash, partition; all (these four), "
+    "or none. broker-restart can be added; then only outcomes and deliveries are checked.",
 )
 @click.option(
     "--crowded",
     is_flag=True,
-    help="Everybody wants the same at the same time, over silent links: much has to wait.",
+    help="All clients use the same filters at the same time over silent links, so that many "
+    "operations have to wait.",
 )
 @click.option(
     "--slice",
     type=click.IntRange(min=1),
     metavar="UNITS",
-    help="Units of work that brokers do at once; with 1 or 2 all that is long is cut. "
-    "[default: as many as brokers do]",
+    help="Units of work in one slice; with 1 or 2 all long work is split. "
+    "[default: as in a real broker]",
 )
 @click.option(
     "--jobs",
@@ -118,24 +120,24 @@ Examples:
     help="Processes that share the work.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
-@click.option("--replay", type=click.IntRange(min=0), metavar="SEED", help="Tell one run's story.")
+@click.option("--replay", type=click.IntRange(min=0), metavar="SEED", help="Print one run in full.")
 @click.option(
     "--tape",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Tell the story of a run that was made smaller; engine and sizes come from the file.",
+    help="Print a shrunk run in full; engine and sizes come from the file.",
 )
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --replay or --tape: write all records of the run as lines of JSON.",
+    help="With --replay or --tape: write all trace records of the run as JSON lines.",
 )
 @click.option(
     "--tapes",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where tapes of failing runs are written. [default: .tapes beside the state of overlays, "
+    help="Folder for tapes of failing runs. [default: .tapes in the folder of running overlays, "
     "$PADRES_TX_STATE or ~/.local/state/padres-tx]",
 )
 def sim(
@@ -156,28 +158,29 @@ def sim(
     trace: Path | None,
     tapes: Path | None,
 ) -> None:
-    """Run random overlays in virtual time, and check what came of every run.
+    """Run random overlays in virtual time, and check every run.
 
-    Random trees, clients, concurrent transactions that conflict, plain traffic, a stream that is
-    handed from worker to worker, faults. A run is determined by its seed. One that breaks a
-    promise is told with a command that replays it, and made smaller. Exit code 1 if any does.
+    A run has a random tree, clients, conflicting concurrent transactions, plain traffic, a stream
+    that is handed from worker to worker, and faults. It is determined by its seed. A run that
+    breaks a promise is printed with the command that replays it, and shrunk. Exit code 1 if any run
+    breaks a promise.
     """
     from proofs.sim.program import ENGINES, Shape
 
     if engine not in (*ENGINES, "all"):
-        raise WrongInput(f"no engine {engine!r} here; there are {', '.join(ENGINES)}, all")
+        raise WrongInput(f"unknown engine {engine!r}: expected {', '.join(ENGINES)} or all")
     shapes = [
         Shape(name, brokers, clients, transactions, faults, crowded, slice=slice or 0)
         for name in (ENGINES if engine == "all" else (engine,))
     ]
     if replay is not None or tape is not None:
         if replay is not None and tape is not None:
-            raise WrongInput("--replay and --tape are two runs: give one of them")
+            raise WrongInput("--replay and --tape cannot be combined")
         if tape is None and engine == "all":
-            raise WrongInput("--replay needs the --engine of the run")
+            raise WrongInput("--replay requires --engine")
         _replay(shapes[0], replay, tape, trace)
     elif trace is not None:
-        raise WrongInput("--trace is for one run: it needs --replay or --tape")
+        raise WrongInput("--trace requires --replay or --tape")
     else:
         where = tapes if tapes is not None else default_directory() / TAPES
         _run_all(shapes, range(first, first + seeds), jobs, where, as_json=as_json)
@@ -196,11 +199,11 @@ def _run_all(shapes: Sequence[Any], seeds: range, jobs: int, tapes: Path, *, as_
             tally = Tally(shape.engine)
             for results in run_many(shape, seeds, jobs):
                 tally.add(results)
-                told = f"{tally.report.anomalies} anomalies" if tally.failures else ""
-                progress.update(task, completed=tally.report.runs, anomalies=told)
+                told = f"{tally.totals.anomalies} anomalies" if tally.failures else ""
+                progress.update(task, completed=tally.totals.runs, anomalies=told)
             tallies.append(tally)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode([t.report for t in tallies])).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode([t.totals for t in tallies])).decode())
     else:
         Console().print(_table(tallies))
     failed = False
@@ -208,7 +211,7 @@ def _run_all(shapes: Sequence[Any], seeds: range, jobs: int, tapes: Path, *, as_
         failed |= bool(tally.failures)
         for shown, failure in enumerate(tally.failures[:SHOWN_FAILURES]):
             click.echo(f"\nseed {failure.seed}: {_line(failure.anomalies[0])}", err=True)
-            click.echo(f"  replay it: {command(shape, failure.seed)}", err=True)
+            click.echo(f"  replay: {command(shape, failure.seed)}", err=True)
             if shown < SHRUNK_FAILURES:
                 _shrink(shape, failure, tapes)
     if failed:
@@ -234,22 +237,22 @@ def _table(tallies: Sequence[Any]) -> Table:
         shown.add_column(heading, justify="right")
     shown.add_column("digest")
     for tally in tallies:
-        report = tally.report
+        totals = tally.totals
         shown.add_row(
-            report.engine,
-            f"{report.runs:,}",
-            f"{report.steps:,}",
-            f"{report.steps_per_s:,.0f}",
-            f"{report.commits:,}",
-            f"{report.aborts:,}",
-            f"[{'red' if report.anomalies else 'green'}]{report.anomalies}",
-            report.digest,
+            totals.engine,
+            f"{totals.runs:,}",
+            f"{totals.steps:,}",
+            f"{totals.steps_per_s:,.0f}",
+            f"{totals.commits:,}",
+            f"{totals.aborts:,}",
+            f"[{'red' if totals.anomalies else 'green'}]{totals.anomalies}",
+            totals.digest,
         )
     return shown
 
 
 def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
-    """Make a failing run smaller, and say where it is."""
+    """Shrink a failing run, write its tape, and print the command that replays it."""
     from proofs.sim.many_runs import shrink_run
 
     sizes = f"{shape.brokers}-{shape.clients}-{shape.transactions}"
@@ -263,13 +266,13 @@ def _shrink(shape: Any, failure: Any, tapes: Path) -> None:
         tapes.mkdir(parents=True, exist_ok=True)
         found.write(path)
     except OSError as error:
-        raise WrongInput(f"the tape cannot be written: {error}") from None
-    parts = f"{found.parts} of {failure.parts} parts" if failure.parts else "smaller"
-    click.echo(f"  with {parts}: padres-tx sim --tape {shlex.quote(str(path))}", err=True)
+        raise WrongInput(f"cannot write the tape: {error}") from None
+    parts = f" to {found.parts} of {failure.parts} parts" if failure.parts else ""
+    click.echo(f"  shrunk{parts}: padres-tx sim --tape {shlex.quote(str(path))}", err=True)
 
 
 def command(shape: Any, seed: int) -> str:
-    """What replays a run."""
+    """The command that replays a run."""
     from proofs.sim.program import Shape
 
     usual = Shape(shape.engine)
@@ -288,8 +291,8 @@ def command(shape: Any, seed: int) -> str:
 
 def _line(anomaly: Any) -> str:
     what = " ".join(part for part in (anomaly.engine, anomaly.tx) if part)
-    story = anomaly.story.replace("\n", "\n    ")
-    return f"{anomaly.kind} ({what}): {story}"
+    text = anomaly.story.replace("\n", "\n    ")
+    return f"{anomaly.kind} ({what}): {text}"
 
 
 # --- one ---
@@ -306,7 +309,7 @@ def _replay(shape: Any, seed: int | None, tape: Path | None, trace: Path | None)
         try:
             file = TapeFile.read(tape)
         except (OSError, msgspec.DecodeError) as error:
-            raise WrongInput(f"{tape} is no tape: {error}") from None
+            raise WrongInput(f"{tape} is not a tape: {error}") from None
         run = RandomRun(file.shape, Tape(choices=file.choices))
     else:
         assert seed is not None
@@ -320,10 +323,10 @@ def _replay(shape: Any, seed: int | None, tape: Path | None, trace: Path | None)
                 for record in run.world.sim.records:
                     write(record, out)
         except OSError as error:
-            raise WrongInput(f"the trace cannot be written: {error}") from None
+            raise WrongInput(f"cannot write the trace: {error}") from None
     click.echo(f"digest {run.world.sim.digest}")
     for anomaly in anomalies:
         click.echo(_line(anomaly))
     if anomalies:
         raise SystemExit(1)
-    click.echo("nothing is wrong with this run")
+    click.echo("no anomaly in this run")

@@ -1,4 +1,8 @@
-"""Random programs in which much has to wait."""
+"""Random programs in which many operations have to wait at some brokers and not at others.
+
+Usual programs seldom reach the rules about operations that are held for a decision; these consist
+of little else.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +22,36 @@ from proofs.sim.program import (
 
 
 class CrowdedProgram(Program):
-    """A program in which much has to wait, at one broker and not at the next.
+    """A program in which operations wait at one broker and not at the next.
 
-    All is about one point, or two. First some transactions read there and stay undecided for
-    long, since a link is silent; B1 is in the middle, and so is one of their coordinators, often.
-    Meanwhile clients, two at each broker, say the same few things over and over, alone and in
-    transactions, and D-TX reads them in two places at once. A busy crowd says so much that hardly
-    anything stands alone; in a quiet one it matters who hears of a single word, and who does not.
+    All filters are about one point, or two. First some transactions read there and stay undecided
+    for long, because a link is silent; B1 is in the middle of the tree, and one of their
+    coordinators is often there. Meanwhile clients, two at each broker, issue the same few
+    operations over and over, alone and in transactions, and D-TX reads them in two places at once.
+    In a busy program there are so many operations that hardly one has an effect of its own; in a
+    quiet one it matters which brokers have learned of a single operation.
     """
 
-    #: How many transactions begin at once, and by when the others and the plain operations have.
+    #: How many transactions begin early, and the times in which these, the others and the plain
+    #: operations begin.
     EARLY = 2
     EARLY_MS = 6
     LATER_MS = (10, 40)
-    ASIDE_MS = (5, 30)
+    PLAIN_MS = (5, 30)
 
     def __init__(self, shape: Shape, tape: Tape) -> None:
         self._busy, self._begun = False, 0
         super().__init__(shape, tape)
         if len(self.tree) > 1:
-            self.faults.append(self._silence())
+            self.faults.append(self._silent_link())
         self.length = len(tape.choices)
 
-    def _grow(self) -> None:
+    def _add_broker(self) -> None:
         size = len(self.tree)
         far = self.choose(3) == 2
         self.tree.add_edge(f"B{size + 1}", f"B{1 + (self.choose(size) if far else 0)}")
 
-    def _come(self) -> None:
+    def _add_client(self) -> None:
         if not self.edges:
             self._busy = self.choose(2) == 1
         count, size = len(self.edges), len(self.tree)
@@ -68,19 +74,19 @@ class CrowdedProgram(Program):
         }
         return PlannedOperation(client, "pub", point)
 
-    def _word(self, client: str) -> PlannedOperation:
+    def _routing_operation(self, client: str) -> PlannedOperation:
         kinds: tuple[OpKind, ...] = ("sub", "usub", "sub", "usub", "adv", "uadv")
         return PlannedOperation(client, kinds[self.choose(len(kinds))], self._filter())
 
     def _op(self, client: str) -> PlannedOperation:
-        return self._word(client) if self.choose(3) == 2 else self._pub(client)
+        return self._routing_operation(client) if self.choose(3) == 2 else self._pub(client)
 
     def _ops(self, engine: str, coordinator: str) -> list[PlannedOperation]:
         if self.choose(4) >= 3 - self._busy:
             return super()._ops(engine, coordinator)
         if not registry.load(engine).isolated:
-            words = self._several(2, lambda: self._word(self._client()))
-            return [self._word(coordinator), *words]
+            others = self._several(2, lambda: self._routing_operation(self._client()))
+            return [self._routing_operation(coordinator), *others]
         pubs = [self._pub(coordinator)]
         return pubs if self._begun <= self.EARLY else [*pubs, self._pub(self._client())]
 
@@ -96,19 +102,19 @@ class CrowdedProgram(Program):
         return self.clients[0] if early and self.choose(2) == 0 else self._client()
 
     def _plain(self) -> list[tuple[int, PlannedOperation]]:
-        return self._several(12 if self._busy else 5, self._aside)
+        return self._several(12 if self._busy else 5, self._plain_operation)
 
-    def _aside(self) -> tuple[int, PlannedOperation]:
-        first, last = self.ASIDE_MS
-        return first + self.choose(last - first), self._word(self._client())
+    def _plain_operation(self) -> tuple[int, PlannedOperation]:
+        first, last = self.PLAIN_MS
+        return first + self.choose(last - first), self._routing_operation(self._client())
 
     def _handovers(self) -> PlannedHandovers | None:
         return None
 
-    def _silence(self) -> PlannedFault:
-        """A link is silent for so long that much can begin and end elsewhere.
+    def _silent_link(self) -> PlannedFault:
+        """A link that is silent for so long that much can begin and end elsewhere.
 
-        Often it leads to a dead end, and everybody else can go on.
+        Often it leads to a leaf of the tree, and all other brokers can go on.
         """
         links = [(broker, next(iter(self.tree[broker]))) for broker in self.tree if broker != "B1"]
         where = links[-1] if self.choose(2) == 0 else links[self.choose(len(links))]

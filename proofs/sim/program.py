@@ -1,13 +1,13 @@
-"""Random runs of an overlay: what happens in one, drawn choice by choice, and what came of it.
+"""Random programs: everything that will happen in a run, drawn from a tape choice by choice.
 
-A run has a tree of brokers, clients with something to hold, and then everything at once: concurrent
-transactions on few filters, so that they conflict; plain operations and publications; a stream
-of numbered events that is handed from worker to worker; and faults. Its choices come from a tape
-in two parts: first all that is to happen, and when (`Program`), then the delays of messages as they
-are sent. It is drawn so that a failing tape shrinks well (`shrink`): 0 is always the tamest choice,
-and where there are several of something, what was drawn for each of them is known (`TapePart`).
+A program has a tree of brokers, clients with subscriptions, and then concurrent traffic:
+transactions on a few filters, so that they conflict, plain operations and publications, a stream of
+numbered events that is handed from worker to worker, and faults. The choices of a run come from a
+tape with two parts: the program, then the delays of messages as they are sent. Programs are drawn
+so that a failing tape shrinks well (`shrink`): 0 is always the simplest choice, and where several
+things of one kind are drawn, the part of the tape that each took is known (`TapePart`).
 
-What has to hold afterwards is for `random_checks`.
+`random_run` carries a program out; `random_checks` checks the result.
 """
 
 from __future__ import annotations
@@ -34,39 +34,40 @@ DECIDED = tuple(
 MIXED = "mixed"
 ENGINES = (*registry.by_promises(own=True), MIXED)
 
-#: What may go wrong in a run: every message has its own delay; links fall silent for a while;
-#: clients end in the middle of whatever they do, and some come back, at another broker; links are
-#: down for so long that both sides go on without each other.
+#: The faults of a run: every message has its own delay; links are silent for a while; clients crash
+#: at any moment, and some come back at another broker; links are down for so long that both sides
+#: go on without each other.
 FAULTS = ("delay", "link-cut", "client-crash", "partition")
 
-#: A broker that loses its memory, and its clients with it. Not among the faults that every engine
-#: survives: of a run with restarts only that is judged which holds without durable brokers.
+#: A broker that loses its state, and its clients with it. Not every engine survives it: in a run
+#: with restarts only what holds without durable brokers is checked.
 RESTART = "broker-restart"
 
-#: Transactions begin, and plain things are said, within so many milliseconds: as long as one
-#: transaction takes on some brokers with the delays of the simulator, so that all of them meet.
+#: Transactions begin and plain operations are sent within this time: as long as one transaction
+#: takes on some brokers with the delays of the simulator, so that all of them overlap.
 WINDOW_MS = 96
 
-#: A transaction whose coordinator never asks for the commit is over after this time.
+#: The deadline of a transaction whose coordinator never asks for the commit.
 FORSAKEN_S = 0.15
 
-#: A client that loses to others tries again so often, as the client library does; the last time it
-#: has precedence (D-TX only), unless it has lost to itself.
+#: Attempts of a transaction that loses to others, as many as the client library makes; the last
+#: one has precedence (D-TX only), unless it lost to its own client.
 ATTEMPTS = FENCE_AFTER + 1
 
-#: What BL-WAIT waits between two operations: some hops, and sometimes not enough.
+#: The wait of BL-WAIT between two operations: some hops, and sometimes too short.
 WAIT_MS = 10
 
-#: Fewer than so many transactions take the stream from whoever has it, beside the handovers.
+#: Fewer than this many transactions take the stream from its owner, in addition to the handovers.
 TAKES = 5
 
-#: Outages: long enough for a whole transaction to pass by, and some short ones.
+#: Outages: long enough for a whole transaction, and some short ones.
 OUTAGE_STEP_MS = 10
 OUTAGE_STEPS = 16
 
-#: Where there are partitions: how soon the ends of a link go on without each other, in the midst of
-#: what happens; how long partitions last, around that, past a short deadline, and past the time
-#: after which brokers act on one; and that deadline, which some transactions have.
+#: Where there are partitions: how soon the ends of a link go on without each other, which is in the
+#: middle of the traffic; how long partitions last: about as long, longer than a short deadline, and
+#: longer than the time after which brokers act on a deadline; and the short deadline, which some
+#: transactions have.
 ABSENT_AFTER_S = 0.02
 PARTITION_MS = (20, 40, 160, 1300, 3000, 3000)
 HURRY_S = 0.15
@@ -79,35 +80,33 @@ STREAM = Filter({"class": "s"})
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How large runs are, which engine they try, and what may go wrong in them."""
+    """The size of runs, the engine that they test, and their faults."""
 
     engine: str
     brokers: int = 5
     clients: int = 6
     transactions: int = 4
     faults: tuple[str, ...] = ("delay",)
-    #: Whether everybody wants the same at the same time, over slow links (`Crowd`).
+    #: Whether all clients use the same filters at the same time, over slow links
+    #: (`crowded_program`).
     crowded: bool = False
     #: Whether clients are real sessions, some with callbacks (`proofs.sim.simulated_sessions`).
     sessions: bool = False
-    #: Units of work in one slice; 0: as many as brokers take. With 1 or 2 all work is cut.
+    #: Units of work in one slice; 0: as many as brokers take. With 1 or 2 all work is split.
     slice: int = 0
 
     def of_seed(self, seed: int) -> Shape:
-        """The shape of a run: with sessions every other time, unless it has them anyway."""
+        """The shape of one run: every other run has sessions, or all if the shape says so."""
         return msgspec.structs.replace(self, sessions=self.sessions or seed % 2 == 1)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How the tape of a run of full size begins."""
+        """The first choices on the tape of a run of full size."""
         return self.brokers - 1, self.clients - 1, self.transactions
 
     def tape(self, seed: int) -> Tape:
-        """The tape of a run of full size, all else from the seed."""
+        """The tape of a run of full size; all other choices come from the seed."""
         return Tape(seed=seed, choices=self.sizes)
-
-
-# --- what is to happen ---
 
 
 class PlannedOperation(NamedTuple):
@@ -116,7 +115,7 @@ class PlannedOperation(NamedTuple):
     client: str
     kind: OpKind
     what: Any
-    #: Whether whoever does it catches NotHeld (in a dynamic transaction).
+    #: Whether the client catches NotHeld (in a dynamic transaction).
     catches: bool = False
 
     def does(self) -> ClientStep:
@@ -129,19 +128,19 @@ class PlannedOperation(NamedTuple):
 
 
 class PlannedTransaction(NamedTuple):
-    """Operations of several clients, in their order, that one of them coordinates."""
+    """Operations of several clients, in order, that one of them coordinates."""
 
     at_ms: int
     engine: str
     coordinator: str
     ops: Sequence[PlannedOperation]
-    #: For the static engine: which operations come before each.
+    #: For the static engine: the operations that each one comes after.
     after: Sequence[tuple[int, ...]]
-    #: Whether each client that acts asks the next one to, instead of the coordinator all of them.
+    #: Whether each client asks the next one to act, instead of the coordinator asking all of them.
     nested: bool = False
-    #: What becomes of it, if the brokers are willing: "commit"; "abort", by somebody who takes
-    #: part, after `patience_ms`; "forsaken", its coordinator says no more; "refused", who is asked
-    #: to act does not want to.
+    #: How it ends, if the brokers agree: "commit"; "abort", by the client `spoiler` after
+    #: `patience_ms`; "forsaken", the coordinator sends no commit; "refused", a client that is asked
+    #: to act refuses.
     ending: str = "commit"
     patience_ms: int = 0
     spoiler: str = ""
@@ -150,38 +149,38 @@ class PlannedTransaction(NamedTuple):
 
 
 class PlannedHandovers(NamedTuple):
-    """A stream of numbered events, whose two workers hand it to each other again and again."""
+    """A stream of numbered events that two workers hand to each other repeatedly."""
 
     workers: tuple[str, str]
     publishers: Sequence[str]
     coordinator: str
     engine: str
-    #: When the first handover begins, and how long after the end of one the next does.
+    #: When the first handover begins, and the pause before each of the others.
     pauses_ms: Sequence[int]
-    #: Who publishes when.
+    #: When each event is published, and by which client.
     events: Sequence[tuple[int, str]]
-    #: All who may have the stream: the workers and, if there are enough clients, somebody else.
+    #: All clients that may own the stream: the workers and, if there are enough, one more.
     owners: Sequence[str]
-    #: When somebody lets one of them take the stream from whoever has it: when, who, and for whom.
+    #: Transactions that take the stream from its owner: when, the coordinator, the new owner.
     takes: Sequence[tuple[int, str, str]]
 
 
 class PlannedFault(NamedTuple):
     at_ms: int
     kind: str
-    #: The ends of a link; a client, and the broker to which it comes back; or a broker, twice.
+    #: The ends of a link; a client and the broker to which it comes back; or a broker, twice.
     where: tuple[str, str]
-    #: For how long; a client with 0 does not come back.
+    #: How long it lasts; a client with 0 does not come back.
     outage_ms: int
 
 
 class Program:
-    """All that is to happen in a run, drawn from a tape."""
+    """Everything that will happen in a run, drawn from a tape."""
 
     def __init__(self, shape: Shape, tape: Tape) -> None:
         self._tape = tape
         self.choose = tape.choose
-        #: What can be left out, in the order of the tape.
+        #: The parts that shrinking can leave out, in the order of the tape.
         self.parts: list[TapePart] = []
         self._numbers = 0
         self._engines = DECIDED if shape.engine == MIXED else (shape.engine,)
@@ -190,11 +189,11 @@ class Program:
         transactions = self.choose(shape.transactions + 1)
         self.tree: nx.Graph[str] = nx.Graph()
         self.tree.add_node("B1")
-        self._draw(0, brokers, self._grow)
+        self._draw(0, brokers, self._add_broker)
         self.edges: dict[str, str] = {}
         self.held: list[tuple[str, Filter]] = []
-        self._come()
-        self._draw(1, clients, self._come)
+        self._add_client()
+        self._draw(1, clients, self._add_client)
         self.clients = list(self.edges)
         self.transactions = self._draw(2, transactions, self._transaction)
         self.plain = self._plain()
@@ -211,7 +210,7 @@ class Program:
             for at, transaction in enumerate(self.transactions):
                 if self.choose(2):
                     self.transactions[at] = transaction._replace(deadline_s=HURRY_S)
-        #: How many choices it took; those behind them are delays.
+        #: How many choices it took; the choices after them are delays.
         self.length = len(tape.choices)
 
     def _draw(self, counted: int, count: int, draw: Callable[[], T]) -> list[T]:
@@ -223,15 +222,15 @@ class Program:
         return drawn
 
     def _several(self, below: int, draw: Callable[[], T]) -> list[T]:
-        """Fewer than `below` of something."""
+        """Draw fewer than `below` things."""
         counted = len(self._tape.choices)
         return self._draw(counted, self.choose(below), draw)
 
-    def _grow(self) -> None:
+    def _add_broker(self) -> None:
         size = len(self.tree)
         self.tree.add_edge(f"B{size + 1}", f"B{1 + self.choose(size)}")
 
-    def _come(self) -> None:
+    def _add_client(self) -> None:
         client = f"C{len(self.edges)}"
         self.edges[client] = f"B{1 + self.choose(len(self.tree))}"
         self.held += [(client, filter) for filter in self._several(3, self._filter)]
@@ -257,9 +256,7 @@ class Program:
             point: dict[str, Value] = {"class": "p", "x": self.choose(4), "n": self._number()}
             return PlannedOperation(client, "pub", point)
         if kind in ("usub", "uadv") and self.choose(2) == 0:
-            return PlannedOperation(
-                client, kind, SPACE, catches=True
-            )  # It takes back what there is, if any.
+            return PlannedOperation(client, kind, SPACE, catches=True)
         return PlannedOperation(client, kind, self._filter())
 
     def _transaction(self) -> PlannedTransaction:
@@ -267,7 +264,7 @@ class Program:
         engine = self._engines[self.choose(len(self._engines))]
         coordinator = self._coordinator()
         ops = self._ops(engine, coordinator)
-        # One after the other, but for the static engine not always.
+        # In sequence; for the static engine sometimes in a partial order.
         loose = registry.load(engine).is_static and self.choose(4) == 3
         after = [
             () if not at else (self.choose(at),) if loose else (at - 1,) for at in range(len(ops))
@@ -283,19 +280,19 @@ class Program:
         )
 
     def _begins(self) -> int:
-        """When a transaction begins."""
+        """The moment at which a transaction begins."""
         return self._moment() // 2
 
     def _coordinator(self) -> str:
         return self._client()
 
     def _ops(self, engine: str, coordinator: str) -> list[PlannedOperation]:
-        """What is done in a transaction, one or more."""
+        """The operations of a transaction, at least one."""
         ops = [self._op(self._client())]
         return ops + self._several(4, lambda: self._op(self._client()))
 
     def _plain(self) -> list[tuple[int, PlannedOperation]]:
-        """What clients do on their own, and when."""
+        """Operations outside transactions, and when they are sent."""
         return self._several(8, lambda: (self._moment(), self._op(self._client())))
 
     def _handovers(self) -> PlannedHandovers | None:
@@ -306,7 +303,7 @@ class Program:
         second = (first + 1 + self.choose(len(self.clients) - 1)) % len(self.clients)
         workers = (self.clients[first], self.clients[second])
         publishers = [self._client(), self._client()]
-        # Side by side with others, it is the isolated engine that has to keep its promise.
+        # Among several engines, the isolated one has to keep its promise.
         engine = max(self._engines, key=lambda name: registry.load(name).isolated)
         coordinator = self._client()
         gaps = self._several(16, lambda: (self.choose(WINDOW_MS // 4), publishers[self.choose(2)]))

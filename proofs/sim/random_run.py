@@ -1,6 +1,7 @@
-"""Carries out a random program in a simulated overlay.
+"""One random run: a random program, carried out in a simulated overlay.
 
-What has to hold afterwards is for `random_checks`.
+The run only makes things happen and notes what was sent; `random_checks` and `proofs.checkers`
+check the result.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from proofs.sim.simulated_sessions import SimulatedSessions
 
 
 class SentTransaction(NamedTuple):
-    """A transaction as it was sent once; `crashes` of its coordinator had been before that."""
+    """One attempt of a transaction; its coordinator had crashed `crashes` times before."""
 
     tx: TxID
     transaction: PlannedTransaction
@@ -46,7 +47,7 @@ class SentTransaction(NamedTuple):
 
 
 class RandomRun:
-    """One random run. Make it, let it `go`, and have it judged."""
+    """One random run: create it, let it `go`, then check it."""
 
     def __init__(
         self,
@@ -63,29 +64,29 @@ class RandomRun:
         if "partition" in shape.faults:
             self.world.sim.absent_after_s = ABSENT_AFTER_S
         self.attempts: list[SentTransaction] = []
-        #: What the clients of a transaction without a broker's half have asked for.
+        #: For each BL-WAIT transaction, the requests that its clients have sent.
         self.waited: list[list[tuple[str, int]]] = []
-        #: Clients that have crashed, once for each time; and those that are in.
+        #: Clients that have crashed, once for each crash; and the clients that are connected.
         self.crashed: list[str] = []
         self.present = set(self.program.clients)
-        #: Where each client is, or was last; and the brokers that have lost their memory.
+        #: The last edge broker of each client; and the brokers that have lost their state.
         self.edges = dict(self.program.edges)
         self.restarted: set[str] = set()
-        #: The handovers that were tried, and how many events each publisher has sent.
+        #: The handovers that were attempted, and how many events each publisher has sent.
         self.handovers: list[TxID] = []
         self.events: dict[str, int] = {}
-        self._asked: list[list[ClientStep] | str] = []
+        self._reactions: list[list[ClientStep] | str] = []
         self._owner = 0
 
     def go(self, steps: int = STEP_LIMIT) -> None:
-        """Let everything happen, until the overlay is at rest.
+        """Carry out the program, until the overlay is at rest.
 
         Raises NeverSettles after too many steps, and whatever brokers raise.
         """
         sim = self.world.sim
-        # How they came together is not what is tried: no choices.
+        # Setting up is not part of the test: it takes no choices.
         sim.delay_steps, delay_steps = 1, sim.delay_steps
-        self._gather()
+        self._set_up()
         if "delay" in self.shape.faults:
             sim.delay_steps = delay_steps
         program = self.program
@@ -104,20 +105,20 @@ class RandomRun:
         sim.run(steps=steps)
 
     def history(self) -> History:
-        """The run as checkers see it."""
+        """The run as the checkers read it."""
         return History.from_simulator(self.world.sim, self.world.clients, restarted=self.restarted)
 
     def _at(self, delay_ms: int, act: Callable[..., Any], *arguments: Any) -> None:
         self.world.sim.at(delay_ms / 1000, partial(act, *arguments))
 
-    def _gather(self) -> None:
+    def _set_up(self) -> None:
         world, program = self.world, self.program
         for client, edge in program.edges.items():
             world.connect(client, edge)
             world.reactions[client] = self._react
         world.sim.run()
         for client in program.clients:
-            self._settle(client)
+            self._introduce(client)
         for client, filter in program.held:
             world.plain(client, "sub", filter)
         if program.handovers is not None:
@@ -127,14 +128,14 @@ class RandomRun:
             world.plain(program.handovers.workers[0], "sub", STREAM)
         world.sim.run()
 
-    def _settle(self, client: str) -> None:
-        """What every client says first: it can be asked for something, and ask, and publish."""
+    def _introduce(self, client: str) -> None:
+        """A client's first operations: from then on it can receive and send tcms, and publish."""
         self.world.plain(client, "adv", CONTROL)
         self.world.plain(client, "sub", Filter({"class": "ctl", "to": client}))
         self.world.plain(client, "adv", SPACE)
 
     def _is_here(self, client: str) -> bool:
-        """Whether a client can do something: brokers may have thrown it out, which is not right."""
+        """Whether a client can act: it has not crashed, and no broker has closed its link."""
         return client in self.present and self.world.sim.connected(client)
 
     # --- transactions ---
@@ -146,7 +147,7 @@ class RandomRun:
         if not self._is_here(transaction.coordinator):
             return
         tx = self._send(transaction, age)
-        self._note(tx, transaction)
+        self._sent(tx, transaction)
         if transaction.ending == "abort":
             self._at(transaction.patience_ms, self._abort, transaction, tx)
 
@@ -156,7 +157,7 @@ class RandomRun:
 
         self.world.afterwards[tx] = again
 
-    def _note(self, tx: TxID, transaction: PlannedTransaction) -> None:
+    def _sent(self, tx: TxID, transaction: PlannedTransaction) -> None:
         self.attempts.append(SentTransaction(tx, transaction, self.crashed.count(tx[0])))
 
     def _send(self, transaction: PlannedTransaction, age: int = 0) -> TxID:
@@ -186,7 +187,7 @@ class RandomRun:
         ]
 
     def _dynamic(self, transaction: PlannedTransaction) -> list[ClientStep]:
-        """The coordinator's own operations, and a tcm for each of somebody else's."""
+        """The coordinator's own operations, and a tcm for each operation of another client."""
         if transaction.nested:
             return self._nested(transaction.coordinator, transaction.ops)
         steps: list[ClientStep] = []
@@ -198,7 +199,7 @@ class RandomRun:
         return steps
 
     def _nested(self, client: str, ops: Sequence[PlannedOperation]) -> list[ClientStep]:
-        """What a client does itself, up to where somebody else has to; he does the rest."""
+        """The client's own operations up to the first of another client, which does the rest."""
         for at, op in enumerate(ops):
             if op.client != client:
                 mine = [op.does() for op in ops[:at]]
@@ -206,16 +207,16 @@ class RandomRun:
         return [op.does() for op in ops]
 
     def _tcm(self, client: str, op: PlannedOperation, answer: list[ClientStep] | str) -> Step:
-        self._asked.append(answer)
-        point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": len(self._asked) - 1}
+        self._reactions.append(answer)
+        point: dict[str, Value] = {"class": "ctl", "to": op.client, "n": len(self._reactions) - 1}
         return Step(client, "tcm", point=point)
 
     def _react(self, point: dict[str, Value]) -> list[ClientStep] | str:
-        return self._asked[int(point["n"])]
+        return self._reactions[int(point["n"])]
 
     def _abort(self, transaction: PlannedTransaction, tx: TxID) -> None:
         if self._is_here(transaction.spoiler):
-            self.world.say(transaction.engine, transaction.spoiler, Abort(tx))
+            self.world.send(transaction.engine, transaction.spoiler, Abort(tx))
 
     def _wait(self, transaction: PlannedTransaction) -> None:
         """BL-WAIT: one plain operation after the other, with waits between them."""
@@ -230,10 +231,10 @@ class RandomRun:
         for at, op in enumerate(transaction.ops):
             self._at(at * WAIT_MS, act, op)
 
-    # --- plain traffic ---
+    # --- plain operations ---
 
     def _plain(self, op: PlannedOperation) -> int:
-        """Let a client do something on its own; the number of its request, 0 if it is gone."""
+        """Send a plain operation; returns the number of the request, 0 if the client is gone."""
         if not self._is_here(op.client):
             return 0
         if op.kind == "pub":
@@ -260,7 +261,7 @@ class RandomRun:
             self._wait(transaction)
             return
         tx = self._send(transaction)
-        self._note(tx, transaction)
+        self._sent(tx, transaction)
         self.handovers.append(tx)
 
         def again(ended: Ended) -> None:
@@ -271,7 +272,7 @@ class RandomRun:
         self.world.afterwards[tx] = again
 
     def _take(self, handovers: PlannedHandovers, coordinator: str, taker: str) -> None:
-        """Let whoever has the stream let go of it, and somebody take it."""
+        """Let each possible owner give up the stream if it holds it, and one client take it."""
         if not self._is_here(coordinator) or not registry.load(handovers.engine).isolated:
             return
         ops = [PlannedOperation(each, "usub", STREAM, catches=True) for each in handovers.owners]
@@ -295,27 +296,27 @@ class RandomRun:
             sim.restart(broker)
             for client in sorted(self.present):
                 if self.edges[client] == broker:
-                    self._goes(client, broker, fault.outage_ms)
+                    self._disconnect(client, broker, fault.outage_ms)
             return
         client, edge = fault.where
         if self._is_here(client):
             sim.crash(client)
-            self._goes(client, edge, fault.outage_ms)
+            self._disconnect(client, edge, fault.outage_ms)
 
-    def _goes(self, client: str, edge: str, outage_ms: int) -> None:
-        """A client is gone, and comes back after a while, if at all."""
+    def _disconnect(self, client: str, edge: str, outage_ms: int) -> None:
+        """A client is gone; it comes back after the outage, unless that is 0."""
         self.crashed.append(client)
         self.present.remove(client)
         if outage_ms:
             self._at(outage_ms, self._come_back, client, edge)
 
     def _come_back(self, client: str, edge: str) -> None:
-        """Let a client join again, under its old name, as if nothing had been."""
+        """Let a client join again under its old name."""
 
         def joined(code: str) -> None:
             if not code:
                 self.present.add(client)
                 self.edges[client] = edge
-                self._settle(client)
+                self._introduce(client)
 
         self.world.connect(client, edge, joined)

@@ -1,4 +1,4 @@
-"""The story of a random run for people: what was to happen, and how each transaction ended."""
+"""A random run as text: what was planned, and how each transaction ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proofs.sim.random_run import RandomRun
 
 
 def describe(run: RandomRun) -> Iterator[str]:
-    """The story, line by line; the run must have happened."""
+    """Describe a run line by line, after it was carried out."""
     program = run.program
     edges = ", ".join(f"{one}-{other}" for one, other in sorted(program.tree.edges))
     yield f"brokers {edges or 'B1'}"
@@ -37,7 +37,7 @@ def describe(run: RandomRun) -> Iterator[str]:
     for tx, transaction, _ in run.attempts:
         ended = run.world.ended.get(tx)
         if ended is None:
-            outcome = "its coordinator was not told"
+            outcome = "its coordinator never learned the outcome"
         elif ended.committed:
             outcome = "committed"
         else:
@@ -49,7 +49,7 @@ def _transaction(transaction: PlannedTransaction) -> Iterator[str]:
     how = transaction.ending
     if how == "abort":
         how = f"{transaction.spoiler} aborts it {transaction.patience_ms} ms later"
-    order = ", each asks the next" if transaction.nested else ""
+    order = ", each client asks the next" if transaction.nested else ""
     yield (
         f"{transaction.at_ms} ms: {transaction.coordinator} begins a {transaction.engine}"
         f" ({how}, {transaction.attempts} attempts{order})"
@@ -65,12 +65,12 @@ def _stream(run: RandomRun) -> Iterator[str]:
     workers = " and ".join(handovers.workers)
     yield (
         f"{workers} hand a stream to each other {len(handovers.pauses_ms)} times"
-        f" ({handovers.engine}), asked by {handovers.coordinator};"
+        f" ({handovers.engine}), coordinated by {handovers.coordinator};"
         f" pauses of {', '.join(map(str, handovers.pauses_ms))} ms"
     )
     if handovers.takes:
         takes = (f"{who} at {at_ms} ms for {taker}" for at_ms, who, taker in handovers.takes)
-        yield f"    taken from whoever has it: {', '.join(takes)}"
+        yield f"    taken from its owner: {', '.join(takes)}"
     if handovers.events:
         events = ", ".join(f"{publisher} at {at_ms} ms" for at_ms, publisher in handovers.events)
         yield f"    events: {events}"

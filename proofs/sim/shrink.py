@@ -1,15 +1,15 @@
-"""Making a failing run smaller, by delta debugging on its choices.
+"""Shrinking a failing run, by delta debugging of its choices.
 
-A run is a tape: first the program, all that is to happen, then the delays of its messages. The
-program loses whole parts (a transaction, one of its operations, a client, a fault) and its
-choices become smaller; then of the delays most become 0, the shortest. A change counts if the run
-still fails in the same way and is smaller by `_size`.
+A run is a tape: first the program, which is everything that will happen, then the delays of its
+messages. Shrinking removes whole parts of the program (a transaction, one of its operations, a
+client, a fault), lowers the remaining choices, and then sets as many delays as possible to 0, the
+shortest. A change is kept if the run still fails in the same way and is smaller by `_size`.
 
-With a part less, other messages are sent and the delays fall elsewhere, so a race that was there
-may be missed with it still possible. Hence each smaller program is also tried with a few sets of
+Without a part, other messages are sent and the delays belong to other messages, so the same race
+may be possible and yet not happen. Each smaller program is therefore also tried with a few sets of
 fresh delays.
 
-This module knows nothing of brokers: it is told whether a tape fails.
+This module knows nothing of brokers: a function tells it whether a tape fails.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-#: How often a smaller program is tried with fresh delays before it counts as harmless.
+#: How often a smaller program is tried with fresh delays before it counts as not failing.
 FRESH_DELAYS = 4
 
-#: Runs that shrinking may take, and seconds: a person waits for it. A run takes some hundredths of
+#: Limits of shrinking in runs and in seconds: a person waits for it. A run takes some hundredths of
 #: a second, and less the smaller it becomes.
 ATTEMPTS = 5_000
 SECONDS = 30.0
@@ -30,7 +30,7 @@ Choices: TypeAlias = tuple[int, ...]
 
 
 class TapePart(NamedTuple):
-    """One of several: the place on the tape where they were counted, and where it was drawn."""
+    """One of several things: the place on the tape of their count, and where it was drawn."""
 
     counted: int
     start: int
@@ -38,7 +38,7 @@ class TapePart(NamedTuple):
 
 
 class FailingTape(NamedTuple):
-    """A failing run: its choices, the parts of its program, and how long the program is."""
+    """A failing run: its choices, the parts of its program, and the length of the program."""
 
     choices: Choices
     parts: tuple[TapePart, ...]
@@ -55,14 +55,17 @@ class FailingTape(NamedTuple):
 
 class FailureCheck(Protocol):
     def __call__(self, choices: Sequence[int], seed: int | None) -> FailingTape | None:
-        """The run of a tape, if it fails in the same way; beyond the tape 0, or from the seed."""
+        """The run of a tape if it fails in the same way, else None.
+
+        Choices beyond the end of the tape are 0, or come from the seed.
+        """
         ...
 
 
 def shrink(
     case: FailingTape, fails: FailureCheck, *, attempts: int = ATTEMPTS, seconds: float = SECONDS
 ) -> FailingTape:
-    """The smallest failing run that could be found."""
+    """Return the smallest failing run that could be found within the limits."""
     search = _Search(case, fails, attempts, seconds)
     try:
         while search.once():
@@ -73,7 +76,7 @@ def shrink(
 
 
 class _Enough(Exception):
-    """So much was allowed."""
+    """The limits are reached."""
 
 
 class _Search:
@@ -86,12 +89,12 @@ class _Search:
         self._until = time.monotonic() + seconds
 
     def once(self) -> bool:
-        """Try everything once; whether anything has helped."""
+        """Try every change once; True if one of them was kept."""
         before = self.best
         while any(self._try_program(program) for program in _fewer_parts(self.best)):
             pass
         self._lower_program()
-        self._quiet_delays()
+        self._shorten_delays()
         return self.best != before
 
     def _lower_program(self) -> None:
@@ -105,8 +108,8 @@ class _Search:
                     break
             at += 1
 
-    def _quiet_delays(self) -> None:
-        """Let as many delays as possible be the shortest: halves of them, then quarters, ..."""
+    def _shorten_delays(self) -> None:
+        """Set as many delays as possible to the shortest: halves of them, then quarters, ..."""
         size = len(self.best.delays)
         while size:
             at = 0
@@ -119,7 +122,7 @@ class _Search:
             size //= 2
 
     def _try_program(self, program: Sequence[int]) -> bool:
-        """Try a smaller program with the delays as they are, and with fresh ones."""
+        """Try a smaller program with the current delays, and with fresh ones."""
         if self._try([*program, *self.best.delays]):
             return True
         return any(self._try(program, seed) for seed in range(FRESH_DELAYS))
@@ -150,7 +153,7 @@ def _size(case: FailingTape) -> tuple[int, int, int, int]:
 
 
 def _trimmed(case: FailingTape) -> FailingTape:
-    """Without the zeros at the end, which are understood."""
+    """The tape without the zeros at its end, which need not be written."""
     choices = list(case.choices)
     while len(choices) > case.length and not choices[-1]:
         choices.pop()

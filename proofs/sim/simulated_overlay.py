@@ -1,13 +1,13 @@
-"""A simulated overlay whose clients run scripted transactions, and all that they were told.
+"""A simulated overlay whose clients run scripted transactions, with a log of all they received.
 
-A transaction of a dynamic engine is a list of steps of its coordinator; what a client does on a tcm
-is looked up by the client's name and the tcm's point. A static one is a list of steps of all its
-clients. Clients are as simple as can be, far simpler than real sessions: what is tried here is the
-brokers, and a client must not hide what they do.
+A dynamic transaction is a list of the coordinator's steps; the reaction of a client to a tcm is
+looked up by the client's name and the tcm's point. A static transaction is a list of the steps of
+all its clients. The clients are far simpler than real sessions: this tests the brokers, and a
+client must not hide what they do.
 
-This module judges only what anybody would call wrong in any run: clients that were told different
-outcomes, and brokers that are not at rest, or do not hold what the oracle says. It does not choose
-what happens; `random_run` does, and tests do.
+This module checks only what is wrong in every run: clients that were told different outcomes, and
+brokers that are not at rest or whose tables differ from the oracle's. It does not choose what
+happens; `random_run` and the tests do.
 """
 
 from __future__ import annotations
@@ -53,40 +53,34 @@ from padres_tx.client_messages import (
     tx_text,
 )
 from padres_tx.registry import broker_factories
-from proofs.history import Clients
-from proofs.oracle import ExpectedRow, Oracle, holds_part, table_of
+from proofs.history import LATE, Clients
+from proofs.oracle import Oracle, broker_rows, holds_part, oracle_rows, table_of
 
 
 class IfHeld(NamedTuple):
-    """A step of a handler that catches NotHeld: it takes something back, if there is anything."""
+    """A step of a handler that catches NotHeld: it takes something back if the client holds it."""
 
     step: Step
 
 
-#: What a client does in a transaction.
+#: A step of a client in a transaction.
 ClientStep: TypeAlias = Step | IfHeld
 
-#: What a client does on a tcm: its steps, or an error's text.
+#: The reaction of a client to a tcm: its steps, or the text of an error.
 TcmReaction: TypeAlias = Callable[[dict[str, Value]], Sequence[ClientStep] | str]
 
-#: A line of a table as it is compared: numbers of aborted operations leave gaps, so without them.
-Row: TypeAlias = tuple[str, str, str, str]
-
-#: An end with one of these codes answers what was said too late; it is not the decision.
-LATE = ("unknown", "foreign", "finished")
-
-#: Longer than any run in virtual time: what is not about deadlines should not meet one.
+#: Longer than any run in virtual time, so that only runs about deadlines meet one.
 DEADLINE_S = 60.0
 
 
 @cache
 def all_engines() -> Mapping[str, EngineFactory]:
-    """All engines; looked up once, as the search through installed packages takes a while."""
+    """All engines; looked up once, because searching the installed packages is slow."""
     return broker_factories()
 
 
 class SimulatedOverlay:
-    """The overlay, its clients, and the oracle that knows what is committed."""
+    """The overlay, its clients, and an oracle that the caller keeps up to date."""
 
     def __init__(
         self,
@@ -103,34 +97,34 @@ class SimulatedOverlay:
         def make(name: BrokerName, others: Iterable[BrokerName]) -> Broker:
             made = broker(name, others, engines=engines, trace=trace)
             if slice:
-                made.slice = slice  # So that even short work is cut.
+                made.slice = slice  # So that even short work is split.
             return made
 
         self.sim = Simulator(
             {broker: list(tree[broker]) for broker in sorted(tree)}, choose, broker=make
         )
         self.oracle = Oracle(tree)
-        #: What clients were told, for checkers.
+        #: What clients received, for the checkers.
         self.clients = Clients()
         self.numbers: defaultdict[str, int] = defaultdict(int)
-        #: Which life each client lives, as its broker has told it, and the request that asks.
+        #: The life that its broker has issued to each client, and the request that asked for it.
         self.lives: dict[str, int] = {}
         self._joins: dict[str, int] = {}
         self.reactions: dict[str, TcmReaction] = {}
-        #: What each client knows that it has said, what is on its way included.
-        self.words: defaultdict[str, list[tuple[str, Filter]]] = defaultdict(list)
+        #: The operations that each client knows it has issued, including those on their way.
+        self.issued: defaultdict[str, list[tuple[str, Filter]]] = defaultdict(list)
         self.got: defaultdict[str, list[Pub]] = defaultdict(list)
-        #: Publications and messages of engines, in the order in which each client got them.
+        #: Publications and engine messages, in the order in which each client received them.
         self.log: defaultdict[str, list[Any]] = defaultdict(list)
-        #: What each coordinator was told, and what everybody was.
+        #: The outcome that each coordinator was told, and the one that each client was told.
         self.ended: dict[TxID, Ended] = {}
         self.ended_at: defaultdict[TxID, dict[str, Ended]] = defaultdict(dict)
-        #: The age that each transaction was given, for another attempt.
+        #: The age of each transaction, which another attempt keeps.
         self.ages: dict[TxID, int] = {}
-        #: What to do when a coordinator is told the outcome.
+        #: Called when the coordinator is told the outcome.
         self.afterwards: dict[TxID, Callable[[Ended], None]] = {}
-        #: How each plain request was answered: "" if it was done, or the code of a refusal; and
-        #: what to do with the answer.
+        #: The answer to each plain request: "" if it was done, or the code of the refusal; and what
+        #: to call with the answer.
         self.done: dict[tuple[str, int], str] = {}
         self.answers: dict[tuple[str, int], Callable[[str], object]] = {}
 
@@ -139,9 +133,9 @@ class SimulatedOverlay:
     def connect(
         self, client: str, edge: str, joined: Callable[[str], object] | None = None
     ) -> None:
-        """Bring a client to a broker; `joined` is called when it has been let in, or not."""
+        """Connect a client to a broker; `joined` is called with the code of the answer."""
         self.sim.connect(client, edge, lambda message, now: self._receive(client, message))
-        self.words[client] = []
+        self.issued[client] = []
         req = self.number(client)
         self._joins[client] = req
         if joined is not None:
@@ -149,7 +143,7 @@ class SimulatedOverlay:
         self.sim.send(client, Join(req, client, ""))
 
     def join(self, client: str, edge: str) -> None:
-        """Bring a client to a broker, and let the overlay settle."""
+        """Connect a client to a broker, and run until the overlay is at rest."""
         self.connect(client, edge)
         self.oracle.join(client, edge)
         self.sim.run()
@@ -159,10 +153,10 @@ class SimulatedOverlay:
         return self.numbers[client]
 
     def plain(self, client: str, kind: Kind, filter: Filter) -> int:
-        """Let a client operate; tell the oracle when it counts."""
+        """Send a plain operation of a client. The caller tells the oracle."""
         req = self.number(client)
         self.sim.send(client, Operation(req, kind, client, req, filter))
-        self.words[client].append((kind, filter))
+        self.issued[client].append((kind, filter))
         return req
 
     def publish(self, client: str, point: Mapping[str, Value]) -> int:
@@ -189,11 +183,11 @@ class SimulatedOverlay:
         """Send a whole dynamic transaction: begin, the coordinator's steps, and the commit."""
         tx = (client, self.lives[client], self.number(client))
         self.clients.asks(engine, tx)
-        self.say(engine, client, Begin(tx, deadline_s, age))
+        self.send(engine, client, Begin(tx, deadline_s, age))
         for number, step in enumerate(steps):
-            self.say(engine, client, self._does(client, tx, 0, number, step))
+            self.send(engine, client, self._operation(client, tx, 0, number, step))
         if commit:
-            self.say(engine, client, Commit(tx))
+            self.send(engine, client, Commit(tx))
         return tx
 
     def submit(
@@ -208,16 +202,18 @@ class SimulatedOverlay:
         tx = (client, self.lives[client], self.number(client))
         self.clients.asks(engine, tx)
         numbered = tuple(self._numbered(step) for step in steps)
-        self.say(engine, client, Submit(tx, deadline_s, numbered))
+        self.send(engine, client, Submit(tx, deadline_s, numbered))
         return tx
 
-    def _does(self, client: str, tx: TxID, frame: int, number: int, does: ClientStep) -> FromClient:
-        """An operation; or a look, if the client knows that it holds nothing of what it is for."""
+    def _operation(
+        self, client: str, tx: TxID, frame: int, number: int, does: ClientStep
+    ) -> FromClient:
+        """An operation; or a look, if the client knows that it holds no part of the filter."""
         if not isinstance(does, IfHeld):
             return Operate(tx, frame, number, self._numbered(does))
         step, table = does.step, table_of(does.step.kind)
         assert step.filter is not None
-        if holds_part(self.words[client], table, step.filter):
+        if holds_part(self.issued[client], table, step.filter):
             return Operate(tx, frame, number, step, held=True)
         return Look(tx, frame, table, False, step.filter)
 
@@ -226,7 +222,8 @@ class SimulatedOverlay:
             return step
         return msgspec.structs.replace(step, seq=self.number(step.client))
 
-    def say(self, engine: str, client: str, message: FromClient) -> None:
+    def send(self, engine: str, client: str, message: FromClient) -> None:
+        """Send a client's message to its half of an engine at the broker."""
         self.sim.send(client, engine_message(engine, from_client.encode(message)))
 
     def _receive(self, client: str, message: AnyMessage) -> list[AnyMessage]:
@@ -251,7 +248,7 @@ class SimulatedOverlay:
                         self.ages[tx] = age
                     case Ended() if told.code not in LATE:
                         self.clients.saw(client, message)
-                        self.words[client] += [(kind, filter) for kind, filter, *_ in told.words]
+                        self.issued[client] += [(kind, filter) for kind, filter, *_ in told.words]
                         self._ended(client, told)
         return []
 
@@ -265,45 +262,39 @@ class SimulatedOverlay:
     def _react(self, engine: str, client: str, told: Tcm) -> list[AnyMessage]:
         reaction = self.reactions.get(client)
         steps = reaction(told.point) if reaction else []
-        said: list[FromClient] = []
+        answers: list[FromClient] = []
         if isinstance(steps, str):
-            said.append(Finish(told.tx, told.frame, steps))
+            answers.append(Finish(told.tx, told.frame, steps))
         else:
             for number, step in enumerate(steps):
-                said.append(self._does(client, told.tx, told.frame, number, step))
-            said.append(Finish(told.tx, told.frame))
-        return [engine_message(engine, from_client.encode(message)) for message in said]
+                answers.append(self._operation(client, told.tx, told.frame, number, step))
+            answers.append(Finish(told.tx, told.frame))
+        return [engine_message(engine, from_client.encode(message)) for message in answers]
 
-    # --- judging ---
+    # --- checks ---
 
     def committed(self, tx: TxID) -> bool:
-        """Whether a transaction was committed; the clients that were told must agree."""
+        """Whether a transaction was committed; the clients that learned the outcome must agree."""
         outcomes = {told.committed for told in self.ended_at[tx].values()}
         assert len(outcomes) == 1, f"split decision on {tx_text(tx)}: {self.ended_at[tx]}"
         return outcomes.pop()
 
     def check_at_rest(self) -> None:
-        """Nothing is under way, no mark is left, and the tables are the oracle's."""
+        """Nothing is under way, no mark is left, and the tables equal the oracle's."""
         for name, broker in self.sim.brokers.items():
-            assert broker.at_rest, f"something waits at {name}"
+            assert broker.at_rest, f"an operation or request waits at {name}"
             assert broker.routing.is_plain, f"marks left at {name}"
             assert not broker.versions.open and not broker.versions.committed, name
             for engine in broker.engines.values():
                 known, _ = engine.inspect("", self.sim.now)
                 assert not known, f"{name}: {known}"
             tables = broker.routing.as_data()
-            assert rows(tables["srt"]) == numberless(self.oracle.srt(name)), f"SRT of {name}"
-            assert rows(tables["prt"]) == numberless(self.oracle.prt(name)), f"PRT of {name}"
+            assert broker_rows(tables["srt"]) == oracle_rows(self.oracle.srt(name)), (
+                f"SRT of {name}"
+            )
+            assert broker_rows(tables["prt"]) == oracle_rows(self.oracle.prt(name)), (
+                f"PRT of {name}"
+            )
 
     def received(self, client: str) -> list[dict[str, Value]]:
         return [pub.point for pub in self.got[client]]
-
-
-def rows(table: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """A broker's table, to compare."""
-    return sorted((line["client"], line["kind"], line["filter"], line["hop"]) for line in table)
-
-
-def numberless(table: Iterable[ExpectedRow]) -> list[Row]:
-    """An oracle's table, to compare."""
-    return sorted((line.client, line.kind, line.filter, line.hop) for line in table)

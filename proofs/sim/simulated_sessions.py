@@ -1,12 +1,12 @@
-"""A simulated overlay whose clients are real sessions, and whether these know what they hold.
+"""A simulated overlay whose clients are real sessions, and a check of what they believe they hold.
 
-The clients of `simulated_overlay` are as simple as can be, and cannot be mistaken. Here each is
-what a program has: a `Session` and its `Transactions`, with callbacks. Half of the clients
-subscribe with callbacks, and read nothing else; the others read what no callback takes. So what
-comes to the wrong reader is as good as lost, and counts as such (`SimulatedOverlay.got`).
+The clients of `simulated_overlay` are too simple to be wrong. Here each client is what a user's
+program has: a `Session` and its `Transactions`, with callbacks. Half of the clients subscribe with
+callbacks and read nothing else; the others read what no callback takes. A publication that reaches
+the wrong reader therefore counts as lost (`SimulatedOverlay.got`).
 
-When everything is at rest, a client's session has to agree with the tables of its edge broker, and
-its callbacks with what it has asked for (`disagreements`).
+At rest, a client's session has to agree with the tables of its edge broker, and its callbacks have
+to be those of its live subscriptions (`disagreements`).
 """
 
 from __future__ import annotations
@@ -47,43 +47,45 @@ from padres_tx.client.transactions import (
 )
 from padres_tx.client_messages import Began, Ended, Step, TxID, to_client
 from padres_tx.static import Op
+from proofs.history import LATE
 from proofs.oracle import IssuedOperation, live
-from proofs.sim.simulated_overlay import DEADLINE_S, LATE, ClientStep, IfHeld, SimulatedOverlay
+from proofs.sim.simulated_overlay import DEADLINE_S, ClientStep, IfHeld, SimulatedOverlay
 
 
 class Delivery(NamedTuple):
-    """A publication that has come to a client, and the callbacks that it was given to."""
+    """A publication that a client received, and the callbacks that it was given to."""
 
     pub: Pub
     callbacks: tuple[str, ...]
-    #: How many of the client's un-subscriptions it had been told of before.
+    #: How many of its un-subscriptions the client knew to have taken effect by then.
     after: int = 0
 
 
 class SessionClient:
-    """One client: a session, its transactions, and what has become of them."""
+    """One client: a session, its transactions, and what it received."""
 
     def __init__(self, world: SimulatedSessions, name: str, edge: str) -> None:
         self.world = world
         self.name = name
         self.edge = edge
-        #: Whether it subscribes with callbacks, and reads nothing else.
+        #: Whether it subscribes with callbacks and reads nothing else.
         self.calls_back = world.calls_back(name)
         self.session = Session(name)
         self.transactions = Transactions(self.session)
         self.deliveries: list[Delivery] = []
         self.drained: list[str] = []
-        #: Its un-subscriptions that have taken effect, as it was told of them, and in what.
+        #: Its un-subscriptions that have taken effect, in the order in which it learned of them,
+        #: each with its transaction.
         self.ended: list[tuple[IssuedOperation, TxID | None]] = []
         #: The number of each subscription with a callback that has taken effect.
         self.numbered: dict[str, int] = {}
-        #: Whether somebody else's plan has subscribed it, and so without a callback.
+        #: Whether another client's plan has subscribed it, and so without a callback.
         self.was_planned = False
         self._named: dict[tuple[TxID | None, int], str] = {}
         self._unsubscribing: dict[int, Filter] = {}
         self._names = itertools.count(1)
 
-    # --- what it does ---
+    # --- calls ---
 
     def operate(self, kind: Kind, filter: Filter) -> int:
         """A plain operation; 0 if the session refuses it at the call."""
@@ -110,7 +112,7 @@ class SessionClient:
     def begin(
         self, engine: str, ops: Iterable[Op | ClientStep], *, commit: bool = True, **terms: Any
     ) -> TxID:
-        """A transaction as a program makes it: what is refused at the call aborts it."""
+        """A transaction as a program runs it: an error at a call aborts it."""
         tx, events = self.transactions.begin(engine, **terms)
         self.carry_out(events)
         try:
@@ -124,7 +126,7 @@ class SessionClient:
         return tx.id
 
     def _do(self, tx: ClientTransaction, frame: int, does: Op | ClientStep) -> None:
-        """Do something in a transaction. Raises as `Transactions.operate` does."""
+        """Issue an operation in a transaction. Raises what `Transactions.operate` raises."""
         if isinstance(does, IfHeld):
             with contextlib.suppress(NotHeld):
                 self._do(tx, frame, does.step)
@@ -137,12 +139,12 @@ class SessionClient:
         self.carry_out(events)
 
     def _callback(self, kind: str) -> str | None:
-        """A callback of its own for each subscription: its name."""
+        """The name of a callback of its own for each subscription."""
         if kind != "sub" or not self.calls_back:
             return None
         return f"{self.name}-{next(self._names)}"
 
-    # --- what it is told ---
+    # --- messages ---
 
     def receive(self, message: AnyMessage) -> None:
         match message:
@@ -174,7 +176,7 @@ class SessionClient:
         match event:
             case SendMessage(message) | SendForOperation(message=message):
                 if isinstance(event, SendForOperation) and isinstance(message, Operation):
-                    # A plain one in a transaction of plain ones.
+                    # A plain operation of a transaction that consists of plain operations.
                     callback = self._named.get((event.tx.id, event.number))
                     if callback:
                         self._named[None, message.req] = callback
@@ -191,7 +193,8 @@ class SessionClient:
             case TransactionEnded(tx, result) if tx.coordinator or isinstance(
                 tx.half, BrokerDecidedHalf
             ):
-                # With an engine that is all in the client, others have an outcome of their own.
+                # With an engine that runs in the client alone, each participant has an outcome of
+                # its own.
                 ended = Ended(tx.id, result.committed, result.code, result.reason)
                 self.world.decided(self.name, ended)
             case CommitDrained(name):
@@ -279,7 +282,7 @@ class SimulatedSessions(SimulatedOverlay):
         deadline_s: float = DEADLINE_S,
         engine: str = "s-tx",
     ) -> TxID:
-        """A static transaction, one step after the other; what others do, a tcm asks of them."""
+        """A static transaction, one step after the other; a tcm asks for each step of another."""
         ops: list[Op] = []
         for step in steps:
             op = planned_operation(step)
@@ -293,21 +296,21 @@ class SimulatedSessions(SimulatedOverlay):
         return tx
 
     def carried_out(self) -> dict[str, list[IssuedOperation]]:
-        """What edge brokers have carried out for each client, without what was aborted."""
+        """The operations that edge brokers have applied for each client, without aborted ones."""
         committed = {record.tx for record in self.sim.records if record.outcome == "committed"}
         found: dict[str, list[IssuedOperation]] = {}
         for record in self.sim.records:
             if record.source != client_hop(record.client):
                 continue
             if record.kind == "begin" and not record.tx:
-                found[record.client] = []  # It has come, or come again.
+                found[record.client] = []  # The client has joined, or joined again.
             elif record.kind == "apply" and (not record.tx or record.tx in committed):
                 number = int(record.op_id.rpartition("#")[2])
-                said = IssuedOperation(number, record.op_kind, parse_filter(record.filter))
-                found[record.client].append(said)
+                issued = IssuedOperation(number, record.op_kind, parse_filter(record.filter))
+                found[record.client].append(issued)
         return found
 
-    # --- what is noted ---
+    # --- the log ---
 
     def _note(self, client: str, message: AnyMessage) -> None:
         match message:
@@ -329,7 +332,7 @@ class SimulatedSessions(SimulatedOverlay):
                 self.answers.pop((client, message.req))(message.code)
 
     def decided(self, client: str, ended: Ended) -> None:
-        """A client's session has learned the outcome of a transaction."""
+        """Record that a client's session has learned the outcome of a transaction."""
         self._ended(client, ended)
 
 
@@ -339,10 +342,10 @@ class SimulatedSessions(SimulatedOverlay):
 def disagreements(
     world: SimulatedSessions, points: Iterable[Mapping[str, Value]], filters: Iterable[Filter]
 ) -> Iterator[tuple[str, str]]:
-    """Where a client and its edge broker disagree, with everything at rest: the client, and how.
+    """The disagreements between clients and their edge brokers at rest: the client, and a text.
 
-    They have to agree on every entry, but for those that make no difference; on what the client may
-    publish and take back; and its callbacks have to be those of its subscriptions that no later
+    They have to agree on every entry that makes a difference, and on what the client may publish
+    and take back. The client's callbacks have to be those of its subscriptions that no later
     un-subscription has ended.
     """
     done = world.carried_out()
@@ -363,7 +366,7 @@ def _disagreements(
     hop, session = client_hop(client.name), client.session
     routing = broker.routing
     if session.pending:
-        yield f"{session.pending} requests are not answered"
+        yield f"{session.pending} requests are unanswered"
     for kinds, holdings in (
         (("sub", "usub"), session.subscribed),
         (("adv", "uadv"), session.advertised),
@@ -376,20 +379,21 @@ def _disagreements(
         ]
         believed = _held(holdings, yes, no)
         if live(believed) != live(table):
-            yield f"it believes in {_text(live(believed))}, {client.edge} has {_text(live(table))}"
+            yield f"the client has {_text(live(believed))}, {client.edge} has {_text(live(table))}"
         for filter in filters:
             reaches = space.reaches(filter, client=client.name)
             if holdings.reaches(filter) != reaches:
-                there = "something" if reaches else "nothing"
-                yield f"there is {there} of {format_filter(filter)} to {no}, and it is mistaken"
+                wrong = "cannot" if reaches else "can"
+                yield f"the client believes that it {wrong} {no} {format_filter(filter)}"
     for point in points:
         if session.advertises(point) != routing.may_publish(hop, point):
-            yield f"it is mistaken about publishing {format_publication(point)}"
+            wrong = "cannot" if routing.may_publish(hop, point) else "can"
+            yield f"the client believes that it {wrong} publish {format_publication(point)}"
         meant = _meant(done, client, point)
         called = set(session.subscribed.callbacks(point))
         if called != meant:
             text = format_publication(point)
-            yield f"{text} is for {sorted(meant)}, and goes to {sorted(called)}"
+            yield f"{text} should go to callbacks {sorted(meant)}, and goes to {sorted(called)}"
 
 
 def _held(holdings: Holdings, yes: str, no: str) -> list[IssuedOperation]:
@@ -399,16 +403,15 @@ def _held(holdings: Holdings, yes: str, no: str) -> list[IssuedOperation]:
     ]
 
 
-def _text(said: Iterable[IssuedOperation]) -> str:
-    return (
-        ", ".join(f"{one.seq} {one.kind} {format_filter(one.filter)}" for one in said) or "nothing"
-    )
+def _text(operations: Iterable[IssuedOperation]) -> str:
+    texts = (f"{one.seq} {one.kind} {format_filter(one.filter)}" for one in operations)
+    return ", ".join(texts) or "nothing"
 
 
 def _meant(
     done: Iterable[IssuedOperation], client: SessionClient, point: Mapping[str, Value]
 ) -> set[str]:
-    """The callbacks that a publication is for, from what the edge broker has carried out."""
+    """The callbacks that a publication is for, by what the edge broker has applied."""
     ends = [one.seq for one in done if one.kind == "usub" and one.filter.matches(point)]
     filters = {one.seq: one.filter for one in done if one.kind == "sub"}
     return {

@@ -1,10 +1,10 @@
-"""How long a broker's turns are, counted in steps of the interpreter and not in time.
+"""The length of a broker's turns, counted in steps of the interpreter instead of time.
 
-A turn is one input of a broker: a message, a timer, a client's end. Nobody else is served while it
-lasts, so the longest one is what everybody may have to wait for. Steps are lines of Python that
-were executed and C functions that were called; they are the same on every machine and under any
-load, so a test can hold them against a budget. What a C function does inside is not seen: sizes
-that matter there (a large frame that is decoded) have limits of their own.
+A turn is the handling of one input of a broker: a message, a timer, the end of a client. The broker
+serves no other input meanwhile, so the longest turn is the longest time that other inputs wait.
+Steps are executed lines of Python and calls of C functions. They are the same on every machine and
+under any load, so a test can compare them with a limit. Work inside a C function is not counted:
+sizes that matter there (a large frame that is decoded) have limits of their own.
 
 This module knows nothing of what brokers do in a turn.
 """
@@ -20,14 +20,14 @@ from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.messages import AnyMessage, BrokerName, EngineMessage, Hop
 
-#: Steps that a turn may take. Measured in `tests/proofs/sim/test_turn_lengths.py`, a
-#: millisecond has 30,000 steps on one core of a server (2026, Python 3.11). So this is 10 ms
-#: there, and 20 ms on a machine that is half as fast.
+#: The limit of steps in one turn. In `tests/proofs/sim/test_turn_lengths.py` one core of a server
+#: takes 30,000 steps in a millisecond (2026, Python 3.11). So the limit is 10 ms there, and 20 ms
+#: on a machine that is half as fast.
 TURN_STEPS = 300_000
 
 
 class CountedTurn(NamedTuple):
-    """One input of a broker, and how many steps it took."""
+    """One input of a broker, and the steps that it took."""
 
     steps: int
     broker: str
@@ -61,7 +61,7 @@ class StepCounter:
 
 
 class TurnCounter:
-    """The turns of the brokers of a world; while `counting`, each is counted."""
+    """Counts the turns of the brokers of a simulated overlay while `counting` is set."""
 
     def __init__(self) -> None:
         self.counting = False
@@ -86,7 +86,7 @@ class TurnCounter:
             self.taken.append(CountedTurn(counter.steps, broker, what))
 
     def broker(self) -> type[Broker]:
-        """The broker, unchanged, whose turns are taken here."""
+        """The broker class, unchanged except that this object counts its turns."""
         turns = self
 
         class CountedBroker(Broker):

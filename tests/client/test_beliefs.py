@@ -145,6 +145,6 @@ def test_a_client_that_counts_for_itself_is_found(monkeypatch: pytest.MonkeyPatc
         run = Mixed(seed, ["s-tx"])
         assert isinstance(run.world, SimulatedSessions)
         for _, how in disagreements(run.world, POINTS, FILTERS):
-            mistaken["holds"] += "mistaken" in how
+            mistaken["holds"] += "believes" in how
             mistaken["calls"] += "goes to" in how
     assert mistaken["holds"] and mistaken["calls"]

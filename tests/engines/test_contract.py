@@ -31,8 +31,8 @@ from overlay.messages import Operation, client_hop
 from overlay.notation import parse_filter
 from padres_tx import registry
 from padres_tx.client_messages import Step, TxID, tx_text
-from proofs.oracle import Oracle, holds
-from proofs.sim.simulated_overlay import SimulatedOverlay, rows
+from proofs.oracle import Oracle, broker_rows, holds
+from proofs.sim.simulated_overlay import SimulatedOverlay
 from proofs.sim.simulated_sessions import SimulatedSessions, disagreements
 
 ENGINES = registry.names()
@@ -62,7 +62,7 @@ class Op(NamedTuple):
             if not holds(oracle.advertised[self.client], self.what):
                 return None
             return [(client, self.what) for client in oracle.receivers(self.what)]
-        return [] if oracle.say(self.client, self.kind, self.what) else None
+        return [] if oracle.operate(self.client, self.kind, self.what) else None
 
 
 class Unit(NamedTuple):
@@ -127,7 +127,7 @@ class Run:
 
     def _settled(self, client: str, kind: str, filter: Filter) -> None:
         self.world.plain(client, kind, filter)
-        self.world.oracle.say(client, kind, filter)
+        self.world.oracle.operate(client, kind, filter)
         self.world.sim.run()
 
     # --- what goes on ---
@@ -251,7 +251,7 @@ class Run:
             oracle.advertised[client].clear()
             oracle.subscribed[client].clear()
             for _, kind, filter in sorted(said, key=lambda word: word[0]):
-                assert oracle.say(client, kind, filter)
+                assert oracle.operate(client, kind, filter)
 
     # --- serializability, by brute force ---
 
@@ -270,7 +270,7 @@ class Run:
             if pub.point["n"] in of_units
         )
         final = {
-            name: (rows(b.routing.as_data()["srt"]), rows(b.routing.as_data()["prt"]))
+            name: (broker_rows(b.routing.as_data()["srt"]), broker_rows(b.routing.as_data()["prt"]))
             for name, b in self.world.sim.brokers.items()
         }
         oracle = Oracle(self.tree)
@@ -278,7 +278,7 @@ class Run:
             oracle.join(client, self.world.oracle.edges[client])
             advertised, subscribed = self.before[client]
             for said in sorted(advertised + subscribed):
-                oracle.say(client, said.kind, said.filter)
+                oracle.operate(client, said.kind, said.filter)
         assert self._serial(oracle, units, actual, final), "no serial order explains the run"
 
     def _serial(

@@ -29,7 +29,7 @@ def dispatching(world: SimulatedOverlay, e: str, d: str, a1: str) -> None:
         ("A1", "sub", box(class_="assign", to="A1")),
     ):
         world.plain(client, kind, filter)
-        world.oracle.say(client, kind, filter)
+        world.oracle.operate(client, kind, filter)
         world.sim.run()
     world.reactions["D"] = lambda point: [
         tcm("D", class_="assign", to="A1", x="x1"),
@@ -54,8 +54,8 @@ def test_the_publication_reaches_the_agent_and_only_the_agent(engine: str) -> No
         assert world.committed(tx), world.ended[tx]
         assert world.received("A1") == [{"class": "p1", "x": "x1", "n": 1}]
         assert world.received("D") == []
-        world.oracle.say("A1", "sub", X1)
-        world.oracle.say("D", "usub", X1)
+        world.oracle.operate("A1", "sub", X1)
+        world.oracle.operate("D", "usub", X1)
         world.check_at_rest()
 
 
@@ -102,8 +102,8 @@ def test_a_static_dispatch_reaches_the_agent_and_only_the_agent() -> None:
         assert world.committed(tx), world.ended[tx]
         assert world.received("A1") == [{"class": "p1", "x": "x1", "n": 1}]
         assert world.received("D") == []
-        world.oracle.say("A1", "sub", X1)
-        world.oracle.say("D", "usub", X1)
+        world.oracle.operate("A1", "sub", X1)
+        world.oracle.operate("D", "usub", X1)
         world.check_at_rest()
 
 

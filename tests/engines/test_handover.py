@@ -54,7 +54,7 @@ class Handover:
             ("W0", "sub", STREAM),
         ):
             made.plain(client, kind, filter)
-            made.oracle.say(client, kind, filter)
+            made.oracle.operate(client, kind, filter)
             made.sim.run()
         made.reactions["W0"] = made.reactions["W1"] = self.react
         self.owner = 0

@@ -21,8 +21,8 @@ from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, Done, Join, Operation, Pub, client_hop
 from overlay.notation import parse_filter
 from padres_tx.testing.inprocess import InProcessOverlay
-from proofs.oracle import Oracle
-from proofs.sim.simulated_overlay import all_engines, numberless, rows
+from proofs.oracle import Oracle, broker_rows, oracle_rows
+from proofs.sim.simulated_overlay import all_engines
 
 #: Runs of each kind; PADRES_TX_SEEDS gives more.
 RUNS = max(40, int(os.environ.get("PADRES_TX_SEEDS", "500")) // 4)
@@ -153,15 +153,16 @@ class Partitioned:
                 said = [*tables["srt"], *tables["prt"]]
                 for word in sorted(said, key=lambda word: int(word["seq"])):
                     if word["client"] == name:
-                        oracle.say(name, word["kind"], parse_filter(word["filter"]))
+                        oracle.operate(name, word["kind"], parse_filter(word["filter"]))
         for name, broker in sorted(sim.brokers.items()):
             tables = broker.routing.as_data()
             known = {line["client"]: line["edge"] for line in tables["clients"]}
             if known != oracle.edges:
                 yield f"{name} knows clients {known}, not {oracle.edges}"
             for table, wanted in (("srt", oracle.srt(name)), ("prt", oracle.prt(name))):
-                if rows(tables[table]) != numberless(wanted):
-                    yield f"{table} of {name}: {rows(tables[table])}, not {numberless(wanted)}"
+                if broker_rows(tables[table]) != oracle_rows(wanted):
+                    found = broker_rows(tables[table])
+                    yield f"{table} of {name}: {found}, not {oracle_rows(wanted)}"
 
     @property
     def put_out(self) -> list[Twin]:

@@ -194,7 +194,7 @@ def test_a_name_that_brokers_still_know_is_refused_and_breaks_nothing(
     assert again == first
     world.sim.run(until=world.sim.now + 0.1)
     assert world.log["E"][0].code == "refused"
-    world.say("d-tx", "Q", Commit(old))
+    world.send("d-tx", "Q", Commit(old))
     world.sim.run()
     assert world.committed(old)
     world.oracle.join("E", "B3")

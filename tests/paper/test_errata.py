@@ -235,7 +235,7 @@ def test_what_has_waited_gets_its_number_when_it_is_done() -> None:
     world.join("Q", "B1")
     for client, kind, filter in (("Q", "adv", box(class_="p")), ("C", "sub", p(1))):
         world.plain(client, kind, filter)
-        world.oracle.say(client, kind, filter)
+        world.oracle.operate(client, kind, filter)
         world.sim.run()
     world.sim.cut("B1", "B2", 1.0)
     isolated = world.begin("d-tx", "Q", [pub("Q", class_="p", x=0)])
@@ -249,6 +249,6 @@ def test_what_has_waited_gets_its_number_when_it_is_done() -> None:
     world.publish("Q", {"class": "p", "x": 1})
     world.sim.run()
     assert world.received("C") == []
-    world.oracle.say("C", "sub", p(0, 1))
-    world.oracle.say("C", "usub", p(1))
+    world.oracle.operate("C", "sub", p(0, 1))
+    world.oracle.operate("C", "usub", p(1))
     world.check_at_rest()

@@ -9,8 +9,8 @@ import networkx as nx
 
 from overlay.notation import parse_filter
 from padres_tx.client_messages import TxID, tx_text
-from proofs.oracle import Oracle
-from proofs.sim.simulated_overlay import SimulatedOverlay, numberless, rows
+from proofs.oracle import Oracle, broker_rows, oracle_rows
+from proofs.sim.simulated_overlay import SimulatedOverlay
 
 
 def leftovers(world: SimulatedOverlay, tree: nx.Graph[str], clients: Iterable[str]) -> list[str]:
@@ -42,12 +42,12 @@ def _disagreements(
                 said = [*tables["srt"], *tables["prt"]]
                 for word in sorted(said, key=lambda word: int(word["seq"])):
                     if word["client"] == client:
-                        oracle.say(client, word["kind"], parse_filter(word["filter"]))
+                        oracle.operate(client, word["kind"], parse_filter(word["filter"]))
     for name, broker in sorted(brokers.items()):
         tables = broker.routing.as_data()
         for table, wanted in (("srt", oracle.srt(name)), ("prt", oracle.prt(name))):
-            if rows(tables[table]) != numberless(wanted):
-                yield f"{table} of {name}: {rows(tables[table])}, not {numberless(wanted)}"
+            if broker_rows(tables[table]) != oracle_rows(wanted):
+                yield f"{table} of {name}: {broker_rows(tables[table])}, not {oracle_rows(wanted)}"
 
 
 def known(world: SimulatedOverlay, engine: str, tx: TxID) -> dict[str, bool]:

@@ -113,5 +113,5 @@ class SlowLinks(SimulatedOverlay):
         """What clients hold before any link is slow."""
         for client, kind, filter in words:
             self.plain(client, kind, filter)
-            self.oracle.say(client, kind, filter)
+            self.oracle.operate(client, kind, filter)
             self.sim.run()

@@ -244,7 +244,7 @@ def attracted(engine: type[Dynamic], seed: int) -> list[dict[str, Any]]:
     tx = world.begin("d-tx", "E", [adv("E", box(class_="p")), pub("E", class_="p", n=1)])
     world.sim.run()
     assert world.committed(tx)
-    world.oracle.say("E", "adv", box(class_="p"))
+    world.oracle.operate("E", "adv", box(class_="p"))
     world.check_at_rest()
     return world.received("W")
 
@@ -274,7 +274,7 @@ def behind_what_waits(engine: type[Dynamic]) -> list[dict[str, Any]]:
     ]
     for client, kind, filter in held:
         world.plain(client, kind, filter)
-        world.oracle.say(client, kind, filter)
+        world.oracle.operate(client, kind, filter)
         world.sim.run()
     world.reactions["G"] = lambda point: [pub("G", class_="p", n=2)]
     # B4's vote is slow, so what conflicts has to wait at B2 for some time.
@@ -284,7 +284,7 @@ def behind_what_waits(engine: type[Dynamic]) -> list[dict[str, Any]]:
     tx = world.begin("d-tx-ni", "C", [sub("C", box(class_="p")), tcm("C", class_="ask")])
     world.sim.run()
     assert world.committed(isolated) and world.committed(tx)
-    world.oracle.say("C", "sub", box(class_="p"))
+    world.oracle.operate("C", "sub", box(class_="p"))
     world.check_at_rest()
     return world.received("C")
 

@@ -79,7 +79,7 @@ class Contest(SimulatedOverlay):
 
     def settled(self, client: str, kind: Any, filter: Filter) -> None:
         self.plain(client, kind, filter)
-        self.oracle.say(client, kind, filter)
+        self.oracle.operate(client, kind, filter)
         self.sim.run()
 
     # --- the victims ---
@@ -122,7 +122,7 @@ class Contest(SimulatedOverlay):
 
     def changed(self, happened: bool) -> None:
         if happened:
-            self.oracle.say("R", "usub" if self.subscribed else "sub", EVENTS)
+            self.oracle.operate("R", "usub" if self.subscribed else "sub", EVENTS)
             self.subscribed = not self.subscribed
 
     # --- the contest ---
@@ -232,7 +232,7 @@ def test_plain_operations_wait_for_a_fence_and_are_done_behind_it() -> None:
             contest.sim.run(until=contest.sim.now + 0.002)
             filter = box(class_="q", n=n)
             waiting.append((("R", "P")[n % 2], contest.plain(("R", "P")[n % 2], "sub", filter)))
-            contest.oracle.say(("R", "P")[n % 2], "sub", filter)
+            contest.oracle.operate(("R", "P")[n % 2], "sub", filter)
         contest.sim.run()
         assert all(contest.done[request] == "" for request in waiting), f"seed {seed}"
         assert all(ended.committed for ended in contest.ended.values()), f"seed {seed}"

@@ -150,7 +150,7 @@ def test_all_brokers_agree_what_subscriptions_are_for(tree: nx.Graph[str], seed:
             kind = choose.choice(["sub", "sub", "sub", "usub", "adv", "adv", "uadv"])
             ends = sorted((choose.randrange(5), choose.randrange(5)))
             filter = Filter({choose.choice("xy"): (ends[0], ends[1])})
-            world.say(client, kind, filter, events=choose.random() < 0.5)
+            world.send(client, kind, filter, events=choose.random() < 0.5)
         if choose.random() < 0.5:
             world.sim.run()
         if at == lost and len(brokers) > 1:

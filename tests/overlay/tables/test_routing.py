@@ -73,7 +73,7 @@ class World:
         self.sim.send(client, message)
 
     def say(self, client: str, kind: Any, filter: Filter) -> None:
-        accepted = self.oracle.say(client, kind, filter)
+        accepted = self.oracle.operate(client, kind, filter)
         req = self.number(client)
         operation = Operation(req, kind, client, req, filter)
         self.ask(client, operation, "" if accepted else "not-held")
@@ -149,7 +149,7 @@ def test_at_rest_tables_and_deliveries_are_the_oracles(
             if step[1] in world.oracle.edges and len(world.oracle.edges) > 1:
                 world.leave(step[1])
         elif step[0] in world.oracle.edges:
-            world.say(*step)
+            world.send(*step)
     world.sim.run()
     assert {k: v for k, v in world.answers.items() if k in world.expected} == world.expected
     world.check_tables()
@@ -184,7 +184,7 @@ def test_a_broker_that_begins_anew_takes_its_clients_with_it_and_learns_the_rest
                 world.sim.run()
             world.restart(restarted)
         if step[0] in world.oracle.edges:
-            world.say(*step)
+            world.send(*step)
     world.sim.run()
     world.check_tables()
     world.check_deliveries()

@@ -1,4 +1,4 @@
-"""One planted bug per anomaly: its checker finds it in a random run, and without it nothing."""
+"""Each injected bug is found by its checker in a random run; without the bug the run is clean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proofs.sim.program import Shape
 from proofs.sim.random_run import RandomRun
 from proofs.sim.simulated_overlay import all_engines
 
-#: Seeds, found by search, of runs in which the bug shows itself.
+#: Seeds, found by search, of runs in which the bug shows.
 SEEDS = {
     "order-d-tx": 5,
     "order-d-tx-ni": 5,
@@ -54,7 +54,7 @@ SEEDS = {
     "sliced-overtaken": 13,
 }
 
-#: What a run without bugs shows may change with the engines' messages; a few more seeds to look in.
+#: Runs change when the engines' messages do, so a few more seeds are searched.
 NEAR = 12
 
 
@@ -67,7 +67,7 @@ def run(name: str, seed: int) -> RandomRun:
 
 
 def found(name: str) -> list[Anomaly]:
-    """The anomalies of the first run from the seed on in which the bug shows itself."""
+    """The anomalies of the first run, from the bug's seed on, in which the bug shows."""
     for seed in range(SEEDS[name], SEEDS[name] + NEAR):
         anomalies = check(run(name, seed).history())
         mine = [one for one in anomalies if one.kind == BUGS[name].kind]
@@ -93,7 +93,7 @@ def test_there_is_a_bug_for_every_anomaly_and_a_seed_for_every_bug() -> None:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found(name: str) -> None:
+def test_an_injected_bug_is_found(name: str) -> None:
     anomalies = found(name)
     assert anomalies
     assert anomalies[0].engine in (BUGS[name].engine, "")
@@ -105,24 +105,24 @@ def test_the_same_run_without_the_bug_is_clean(name: str) -> None:
     assert clean(BUGS[name].shape, SEEDS[name]) == []
 
 
-def test_looks_that_count_for_nothing_let_two_own_the_stream() -> None:
-    """Found by how it ends: a look changes no table, so no record tells of it."""
+def test_without_validating_looks_two_clients_own_the_stream() -> None:
+    """Found at the end of the run: a look changes no table, so it leaves no record."""
     shape = Shape("d-tx")
-    stories = []
+    texts = []
     for seed in range(144, 144 + NEAR):
         weak = RandomRun(shape, shape.tape(seed), factories={**all_engines(), "d-tx": UnreadLooks})
-        stories += [one.story for one in run_and_check(weak) if one.kind == "handover"]
+        texts += [one.story for one in run_and_check(weak) if one.kind == "handover"]
         assert run_and_check(RandomRun(shape, shape.tape(seed))) == []
-    assert any("the stream is held by" in story for story in stories)
+    assert any("hold the stream" in text for text in texts)
 
 
-#: What no record tells: marks that stay on entries, and a message that was sent twice.
+#: Bugs that leave no record: marks that stay on entries, and a message that was sent twice.
 UNRECORDED = ("ghost-d-tx", "duplicate-s-tx")
 
 
 @pytest.mark.parametrize("name", [name for name in BUGS if name not in UNRECORDED])
 def test_records_alone_are_enough(name: str) -> None:
-    """Files of broker processes hold neither what clients were told nor the tables."""
+    """The files of broker processes contain neither what clients were told nor the tables."""
     kind = BUGS[name].kind
     seeds = range(SEEDS[name], SEEDS[name] + NEAR)
     assert any(
@@ -131,12 +131,12 @@ def test_records_alone_are_enough(name: str) -> None:
     )
 
 
-def test_a_cycle_is_a_story() -> None:
-    """Who did what, where, and why each comes before the next."""
-    story = found("cycle-d-tx")[0].story.splitlines()
-    assert len(story) >= 4
-    assert any("decided at B" in line for line in story)
-    befores = [line for line in story if " comes before " in line]
+def test_a_cycle_is_explained_step_by_step() -> None:
+    """Each line says which transaction comes before which, and why."""
+    lines = found("cycle-d-tx")[0].story.splitlines()
+    assert len(lines) >= 4
+    assert any("decided at B" in line for line in lines)
+    befores = [line for line in lines if " comes before " in line]
     names = [line.partition(" comes before ") for line in befores]
     assert [second.partition(":")[0] for _, _, second in names] != []
     for (_, _, rest), (following, _, _) in zip(names, names[1:] + names[:1], strict=True):

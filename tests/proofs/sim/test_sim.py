@@ -1,4 +1,4 @@
-"""Many random runs, all of them clean; and a failing one: found, replayed and made smaller."""
+"""Many random runs without an anomaly; and a failing run that is found, replayed and shrunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from proofs.sim.many_runs import EngineTotals, Tally, TapeFile, run_many
 from proofs.sim.program import ENGINES, FAULTS, RESTART, Shape
 from proofs.sim.random_run import RandomRun
 
-#: Runs of each engine, every fault in them. Thousands are for `padres-tx sim`.
+#: Runs of each engine, with every fault. Thousands are for `padres-tx sim`.
 RUNS = 50
 
 
@@ -32,9 +32,9 @@ def test_random_runs_are_clean(engine: str) -> None:
     for results in run_many(shape, range(RUNS), jobs=1):  # The tests themselves run side by side.
         tally.add(results)
     assert [(one.seed, one.anomalies) for one in tally.failures] == []
-    # A simulation in which nothing happens shows nothing.
-    assert tally.report.runs == RUNS
-    assert tally.report.commits >= RUNS and tally.report.aborts >= RUNS / 4
+    # Runs in which nothing happens would show nothing.
+    assert tally.totals.runs == RUNS
+    assert tally.totals.commits >= RUNS and tally.totals.aborts >= RUNS / 4
 
 
 @pytest.mark.parametrize(("brokers", "clients"), [(1, 2), (2, 3), (9, 8)])
@@ -53,18 +53,18 @@ def test_crowded_runs_are_clean(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["d-tx-ni", "mixed"])
 def test_restarts_split_no_decision_of_d_tx_ni(engine: str) -> None:
-    """A broker that loses its memory takes no part of the decision with it but its own."""
+    """A broker that loses its state loses no decision but its own."""
     shape = Shape(engine, faults=(*FAULTS, RESTART))
     tally = Tally(engine)
     for results in run_many(shape, range(RUNS), jobs=1):
         tally.add(results)
     assert [(one.seed, one.anomalies) for one in tally.failures] == []
-    assert tally.report.commits >= RUNS
+    assert tally.totals.commits >= RUNS
 
 
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("engine", ["s-tx", "d-tx", "d-tx-ni", "mixed"])
-def test_runs_in_which_all_work_is_cut_into_slices_are_clean(engine: str, crowded: bool) -> None:
+def test_runs_in_which_all_work_is_split_into_slices_are_clean(engine: str, crowded: bool) -> None:
     shape = Shape(engine, 4, 6, 6, FAULTS, crowded=crowded, slice=1)
     for results in run_many(shape, range(16), jobs=1):
         assert [(one.seed, one.anomalies) for one in results if one.anomalies] == []
@@ -79,8 +79,9 @@ def test_a_sliced_run_is_replayed_as_one() -> None:
     assert f"digest {run.world.sim.digest}" in replayed.stdout
 
 
-def test_in_a_crowd_much_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many runs, there are far more in which an operation is held."""
+def test_operations_wait_in_more_crowded_runs_than_usual_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held: set[int] = set()
     seed = 0
     must_wait = Broker._must_wait
@@ -117,15 +118,15 @@ from proofs.sim.program import FAULTS, Shape
 
 if __name__ == "__main__":
     tally = Tally("mixed")
-    # More than one process takes at once.
+    # More seeds than one process takes at once.
     for results in run_many(Shape("mixed", faults=FAULTS), range(BATCH + 2), jobs=int(sys.argv[1])):
         tally.add(results)
-    print(tally.report.digest, tally.report.steps, tally.report.commits)
+    print(tally.totals.digest, tally.totals.steps, tally.totals.commits)
 """
 
 
 def test_a_run_depends_on_its_seed_only(tmp_path: Path) -> None:
-    """Neither on PYTHONHASHSEED nor on how many processes share the work."""
+    """It depends neither on PYTHONHASHSEED nor on the number of processes."""
     script = tmp_path / "runs.py"
     script.write_text(SCRIPT, encoding="utf-8")
     root = str(Path(__file__).parents[3])
@@ -142,8 +143,8 @@ def test_a_run_depends_on_its_seed_only(tmp_path: Path) -> None:
     assert len(printed) == 1 and len(printed.pop().split()) == 3
 
 
-def test_stories_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
-    script = tmp_path / "stories.py"
+def test_texts_of_anomalies_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    script = tmp_path / "anomalies.py"
     script.write_text(
         "from proofs.checkers import check\n"
         "from proofs.faults.injected_bugs import BUGS\n"
@@ -184,9 +185,9 @@ def test_the_command_prints_a_list_for_programs() -> None:
     )
     assert result.exit_code == 0, result.output
     reports = msgspec.json.decode(result.stdout, type=list[EngineTotals])
-    assert [report.engine for report in reports] == list(ENGINES)
-    assert all(report.runs == 2 and not report.anomalies for report in reports)
-    assert all(report.steps_per_s > 0 for report in reports)
+    assert [one.engine for one in reports] == list(ENGINES)
+    assert all(one.runs == 2 and not one.anomalies for one in reports)
+    assert all(one.steps_per_s > 0 for one in reports)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +201,13 @@ def test_the_command_prints_a_list_for_programs() -> None:
         ("--tape", __file__),
     ],
 )
-def test_wrong_input_is_refused_in_a_line(arguments: tuple[str, ...]) -> None:
+def test_wrong_input_is_rejected_without_a_traceback(arguments: tuple[str, ...]) -> None:
     result = padres_tx(*arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
 
 
-def test_a_failing_run_is_replayed_and_made_smaller(
+def test_a_failing_run_is_replayed_and_shrunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug = BUGS["duplicate-d-tx"]
@@ -221,13 +222,13 @@ def test_a_failing_run_is_replayed_and_made_smaller(
     lines = found.stderr.splitlines()
     assert any(line.startswith("seed ") and "duplicate (d-tx" in line for line in lines)
 
-    replay = next(line for line in lines if "replay it: " in line).partition("padres-tx sim ")[2]
+    replay = next(line for line in lines if "replay: " in line).partition("padres-tx sim ")[2]
     again = padres_tx(*shlex.split(replay))
     assert again.exit_code == 1 and "duplicate (d-tx" in again.stdout
 
     command = next(line for line in lines if "--tape" in line).partition("padres-tx sim ")[2]
-    smaller = padres_tx(*shlex.split(command))
-    assert smaller.exit_code == 1 and "duplicate (d-tx" in smaller.stdout
+    shrunk = padres_tx(*shlex.split(command))
+    assert shrunk.exit_code == 1 and "duplicate (d-tx" in shrunk.stdout
 
     (path,) = tapes.iterdir()
     tape = TapeFile.read(path)
@@ -236,11 +237,11 @@ def test_a_failing_run_is_replayed_and_made_smaller(
     run = RandomRun(tape.shape, whole)
     run.go()
     assert len(tape.choices) < len(run.tape.choices) / 2
-    assert len(smaller.stdout) < len(again.stdout)
+    assert len(shrunk.stdout) < len(again.stdout)
 
 
-def test_tapes_have_a_place_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written where the command happens to be called."""
+def test_tapes_have_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written to the current folder."""
     factories = BUGS["split-s-tx"].factories()
     monkeypatch.setattr(proofs.sim.simulated_overlay, "all_engines", lambda: factories)
     monkeypatch.setenv("PADRES_TX_STATE", str(tmp_path / "state"))

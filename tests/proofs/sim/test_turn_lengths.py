@@ -1,4 +1,4 @@
-"""No input holds a broker up for long: the longest turn of each engine at its limits, in steps."""
+"""No input keeps a broker busy for long: the longest turn of each engine, counted in steps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def box(low: int, width: int = 0) -> Filter:
     return Filter({"class": "p", "x": (low, low + width)})
 
 
-class Counted:
-    """Three brokers in a chain; E and M may publish p; A, and fifty others, are here and there."""
+class CountedOverlay:
+    """Three brokers in a chain, whose turns are counted; E and M may publish p."""
 
     def __init__(self) -> None:
         self.turns = TurnCounter()
@@ -36,8 +36,8 @@ class Counted:
             self.hold(client, "adv", P)
         self.hold("E", "adv", CONTROL)
 
-    def crowd(self) -> list[str]:
-        """More clients, at all brokers."""
+    def more_clients(self) -> list[str]:
+        """Fifty more clients, at all brokers."""
         clients = [f"C{number}" for number in range(50)]
         for number, client in enumerate(clients):
             self.world.join(client, f"B{1 + number % 3}")
@@ -49,7 +49,7 @@ class Counted:
         self.world.sim.run()
 
     def go(self, begin: Callable[[], TxID]) -> Ended:
-        """Count what a transaction leads to."""
+        """Count the turns of a transaction, from its first message until all is at rest."""
         self.turns.counting = True
         tx = begin()
         self.world.sim.run()
@@ -67,43 +67,43 @@ def chain(steps: Sequence[Step]) -> list[Step]:
     ]
 
 
-def subs_of_one(counted: Counted, size: int) -> list[Step]:
+def subs_of_one(counted: CountedOverlay, size: int) -> list[Step]:
     return chain([Step("A", "sub", box(at)) for at in range(size)])
 
 
-def subs_in_no_order(counted: Counted, size: int) -> list[Step]:
+def subs_in_no_order(counted: CountedOverlay, size: int) -> list[Step]:
     return [Step("A", "sub", box(at)) for at in range(size)]
 
 
-def subs_of_many(counted: Counted, size: int) -> list[Step]:
-    clients = counted.crowd()
+def subs_of_many(counted: CountedOverlay, size: int) -> list[Step]:
+    clients = counted.more_clients()
     return chain([Step(clients[at % len(clients)], "sub", box(at)) for at in range(size)])
 
 
-def overlapping_subs(counted: Counted, size: int) -> list[Step]:
+def overlapping_subs(counted: CountedOverlay, size: int) -> list[Step]:
     return chain([Step("A", "sub", box(at, 5)) for at in range(size)])
 
 
-def subs_that_cover_each_other(counted: Counted, size: int) -> list[Step]:
+def subs_that_cover_each_other(counted: CountedOverlay, size: int) -> list[Step]:
     return chain([Step("A", "sub", box(0, at)) for at in range(size)])
 
 
-def holes(counted: Counted, size: int) -> list[Step]:
+def holes(counted: CountedOverlay, size: int) -> list[Step]:
     counted.hold("A", "sub", P)
     return chain([Step("A", "usub", box(at)) for at in range(size)])
 
 
-def handovers(counted: Counted, size: int) -> list[Step]:
+def handovers(counted: CountedOverlay, size: int) -> list[Step]:
     counted.hold("A", "sub", *(box(at) for at in range(size // 2)))
     pairs = [(Step("E", "sub", box(at)), Step("A", "usub", box(at))) for at in range(size // 2)]
     return chain([step for pair in pairs for step in pair])
 
 
-def advs(counted: Counted, size: int) -> list[Step]:
+def advs(counted: CountedOverlay, size: int) -> list[Step]:
     return chain([Step("A", "adv", box(at)) for at in range(size)])
 
 
-def pubs(counted: Counted, size: int) -> list[Step]:
+def pubs(counted: CountedOverlay, size: int) -> list[Step]:
     counted.hold("A", "sub", P)
     counted.hold("E", "sub", P)
     return chain([Step("E", "pub", point={"class": "p", "x": at}) for at in range(size)])
@@ -122,8 +122,8 @@ PLANS = [
 ]
 
 
-def submitted(plan: Callable[[Counted, int], list[Step]], size: int) -> TurnCounter:
-    counted = Counted()
+def submitted(plan: Callable[[CountedOverlay, int], list[Step]], size: int) -> TurnCounter:
+    counted = CountedOverlay()
     steps = plan(counted, size)
     ended = counted.go(lambda: counted.world.submit("E", steps))
     assert ended.committed, ended
@@ -131,10 +131,10 @@ def submitted(plan: Callable[[Counted, int], list[Step]], size: int) -> TurnCoun
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_of_the_largest_size_holds_nobody_up(
-    plan: Callable[[Counted, int], list[Step]],
+def test_a_plan_of_the_largest_size_is_carried_out_in_short_turns(
+    plan: Callable[[CountedOverlay, int], list[Step]],
 ) -> None:
-    """And the work grows with the plan, not faster."""
+    """And the work grows no faster than the plan."""
     small, large = submitted(plan, STEP_LIMIT // 4), submitted(plan, STEP_LIMIT)
     assert large.longest.steps <= TURN_STEPS, large.longest
     assert large.steps < 4.5 * small.steps
@@ -144,9 +144,9 @@ def test_a_plan_of_the_largest_size_holds_nobody_up(
 
 
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
-def test_operations_that_have_queued_behind_a_tcm_hold_nobody_up(engine: str) -> None:
-    """They used to be done in one turn, each inside the one before: 300 ended the broker."""
-    counted = Counted()
+def test_operations_that_queue_behind_a_tcm_are_done_in_short_turns(engine: str) -> None:
+    """Done in one turn, each inside the call of the one before, 300 of them ended the broker."""
+    counted = CountedOverlay()
     counted.hold("A", "sub", CONTROL)
     steps = [Step("E", "tcm", point={"class": "ctl"})]
     steps += [Step("E", "sub", box(at)) for at in range(1000)]
@@ -155,10 +155,10 @@ def test_operations_that_have_queued_behind_a_tcm_hold_nobody_up(engine: str) ->
     assert counted.turns.longest.steps <= TURN_STEPS, counted.turns.longest
 
 
-def test_operations_that_a_decision_releases_hold_nobody_up() -> None:
-    counted = Counted()
+def test_operations_that_a_decision_releases_are_done_in_short_turns() -> None:
+    counted = CountedOverlay()
     world = counted.world
-    # While a link is silent a D-TX stays undecided, and what touches its read has to wait.
+    # While a link is silent a D-TX stays undecided, and operations on what it read have to wait.
     world.sim.cut("B2", "B3", 5.0)
     tx = world.begin("d-tx", "E", [Step("E", "pub", point={"class": "p", "x": 1})])
     world.sim.run(until=world.sim.now + 0.5)
@@ -171,9 +171,9 @@ def test_operations_that_a_decision_releases_hold_nobody_up() -> None:
     assert not any(broker.held for broker in world.sim.brokers.values())
 
 
-def test_the_votes_on_two_large_transactions_hold_nobody_up() -> None:
-    """Each of a thousand reads was compared with each of a thousand writes."""
-    counted = Counted()
+def test_the_votes_on_two_large_transactions_take_short_turns() -> None:
+    """Comparing each of a thousand reads with each of a thousand writes would be too long."""
+    counted = CountedOverlay()
     world = counted.world
     world.sim.cut("B2", "B3", 5.0)
     advs = [Step("M", "adv", box(3 * at, 1)) for at in range(500)]
@@ -186,14 +186,14 @@ def test_the_votes_on_two_large_transactions_hold_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
-def test_an_abort_of_many_operations_holds_nobody_up(engine: str) -> None:
-    counted = Counted()
+def test_an_abort_of_many_operations_takes_short_turns(engine: str) -> None:
+    counted = CountedOverlay()
     world = counted.world
     steps = [Step("E", "sub", box(at)) for at in range(1000)]
 
     def begin() -> TxID:
         tx = world.begin(engine, "E", steps, commit=False)
-        world.say(engine, "E", Abort(tx))
+        world.send(engine, "E", Abort(tx))
         return tx
 
     assert not counted.go(begin).committed

@@ -26,7 +26,7 @@ def crossing(seed: int, *, taken_back: bool) -> SimulatedOverlay:
     part, whole = Filter(cls="p", x=(1, 5)), Filter(cls="p", x=(0, 9))
     for client in "XZ":
         world.plain(client, "sub", part)
-        world.oracle.say(client, "sub", part)
+        world.oracle.operate(client, "sub", part)
         world.sim.run()
     tx = world.submit("C", [Step("Z", "sub", whole), Step("X", "usub", part)])
     at = tape.choose(30) * 0.001
@@ -39,7 +39,7 @@ def crossing(seed: int, *, taken_back: bool) -> SimulatedOverlay:
     world.sim.run()
     assert world.committed(tx)
     for client, kind, filter in said:
-        world.oracle.say(client, kind, filter)
+        world.oracle.operate(client, kind, filter)
     return world
 
 
