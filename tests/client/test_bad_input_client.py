@@ -51,14 +51,14 @@ MISTAKES: dict[str, tuple[Callable[[Transaction], Any], type[Exception], str]] =
     "a filter that is no interval": (
         lambda tx: tx.sub("[class,neq,'x']"),
         FilterError,
-        "no interval",
+        "does not describe an interval",
     ),
     "a filter for a publication": (
         lambda tx: tx.pub("[class,eq,'p1']"),
         FilterError,
-        "two fields",
+        "got 3 fields",
     ),
-    "a value that is none": (lambda tx: tx.pub({"class": ["p1"]}), FilterError, "no value"),
+    "a value that is none": (lambda tx: tx.pub({"class": ["p1"]}), FilterError, "got list"),
     "text as a payload": (lambda tx: tx.pub(X1, "text"), TypeError, "bytes, not str"),
     "two payloads": (lambda tx: tx.pub(X1, b"x", json=1), TypeError, "one payload"),
     "no function as a callback": (lambda tx: tx.sub(P1, 5), TypeError, "is a function"),

@@ -84,7 +84,7 @@ def test_a_client_that_fails_while_it_dials_does_not_come_back(broker: Process) 
         async with redialling(broker, "A2") as (proxy, a2):
             subscribing = asyncio.create_task(a2.subscribe(P1))
             await asyncio.sleep(0)
-            a2._channel.abort(ConnectionLost("given up"))
+            a2._requests.channel.abort(ConnectionLost("given up"))
             with pytest.raises(ConnectionLost, match="given up"):
                 await subscribing
             tried = await attempts(proxy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -65,6 +66,9 @@ def read_reviewed(path: Path = REVIEWED) -> list[Reviewed]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    # A shell has what runs in the background ignore interrupts, and its children would do the same:
+    # tests of interrupts would fail for every mutant.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 120)
     modules = _modules(options.modules)
     if not modules:
