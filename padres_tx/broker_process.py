@@ -33,6 +33,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from overlay.broker.core import Broker
+from overlay.errors import OverlayError
 from overlay.files import logs
 from overlay.files.line_file import LineFile
 from overlay.files.trace_file import TraceFile
@@ -43,7 +44,7 @@ from overlay.hosts.settings import SECRET_LIMIT_BYTES, Settings, within_files
 from overlay.hosts.tcp import Tcp
 from overlay.identity import SALT_BITS
 from overlay.messages import BrokerName
-from padres_tx.registry import broker_factories
+from padres_tx.registry import broker_factories, service_factories
 from topologies import Topology
 
 #: A process that is killed loses at most so much of its trace.
@@ -93,6 +94,10 @@ def run_broker(
     for other in neighbours.values():
         if not other.port:
             raise StartError(f"{name}: the topology has no port for its neighbour {other.name}")
+    try:
+        engines, services = broker_factories(), service_factories(topology.services)
+    except OverlayError as error:
+        raise StartError(f"{name}: {error}") from None
     settings = replace(settings or Settings(), client_delay_s=topology.client_delay_ms / 1000)
 
     if len(settings.secret.encode()) > SECRET_LIMIT_BYTES:
@@ -128,7 +133,8 @@ def run_broker(
         broker = make_core(
             BrokerName(name),
             list(neighbours),
-            engines=broker_factories(),
+            engines=engines,
+            services=services,
             trace=record is not None,
             salt=secrets.randbits(SALT_BITS),
         )

@@ -1,6 +1,8 @@
-"""What can go wrong on a client's side, beside what the overlay itself refuses.
+"""What can go wrong with clients, engines and services, beside what the overlay refuses.
 
 OverlayError                (overlay.errors: filters, refused operations, peers' mistakes)
+├── UnknownService          a topology lists a service that is not installed; also a ValueError
+├── InvalidService          a service that cannot be used, with the reason; also a ValueError
 └── ClientError
     ├── BadAddress          not an address "host:port"; also a ValueError
     ├── BadName             not a name for a client; also a ValueError
@@ -28,6 +30,18 @@ from overlay.errors import OverlayError
 
 #: What a transaction's name looks like: its coordinator, which life of that, and a number.
 TX_EXAMPLE = "E:mfq0zk3p.b7c1:17"
+
+
+class UnknownService(OverlayError, ValueError):
+    """A topology lists a service that is not installed."""
+
+    code = "unknown-service"
+
+
+class InvalidService(OverlayError, ValueError):
+    """A service lacks something that is required of it."""
+
+    code = "invalid-service"
 
 
 class ClientError(OverlayError):

@@ -1,12 +1,17 @@
-"""Finds transaction engines by name, and checks what they declare.
+"""Finds transaction engines and services by name, and checks what they declare.
 
 The engine "x-y" is the module `x_y` of `padres_tx.engines`, or else what the entry-point group
 `padres_tx.engines` offers under its name. Its module declares what it is:
 
     engine = EngineDeclaration(broker=XY, client="dynamic")    # padres_tx.engine_declaration
 
-There is no list to edit: every broker serves all engines that it finds. An engine that leaves out a
-hook that is required, or declares what cannot be, is refused when it is loaded.
+There is no list to edit: every broker serves all engines that it finds. A service is found in the
+same way, in `padres_tx.services` or by the entry-point group `padres_tx.services`; its module has
+
+    service = XY                                               # overlay.broker.service.Service
+
+A broker hosts the services that its topology lists, and loads no others. What lacks a required
+hook, or declares what cannot be, is refused when it is loaded.
 """
 
 from __future__ import annotations
@@ -16,17 +21,20 @@ import importlib.metadata
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from padres_tx import engines
 from padres_tx.engine_declaration import OVERLAY, PROMISES, EngineDeclaration, EngineProperties
-from padres_tx.errors import InvalidEngine, UnknownEngine
+from padres_tx.errors import InvalidEngine, InvalidService, UnknownEngine, UnknownService
 
 if TYPE_CHECKING:
     from overlay.broker.engine import EngineFactory
+    from overlay.broker.service import Service, ServiceFactory
 
+#: The entry-point groups of engines and services from other packages.
 GROUP = "padres_tx.engines"
+SERVICES = "padres_tx.services"
 
 
 def own_names() -> list[str]:
@@ -38,8 +46,11 @@ def own_names() -> list[str]:
 
 def names() -> list[str]:
     """The names of all engines, the package's own and those from outside."""
-    outside = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
-    return sorted(outside.union(own_names()))
+    return sorted({*own_names(), *_offered(GROUP)})
+
+
+def _offered(group: str) -> list[str]:
+    return [entry.name for entry in importlib.metadata.entry_points(group=group)]
 
 
 def by_promises(*, own: bool = False) -> list[str]:
@@ -83,6 +94,45 @@ def broker_factories() -> dict[str, EngineFactory]:
     return {name: factory for name, factory in found.items() if factory is not None}
 
 
+# --- services ---
+
+
+def service_names() -> list[str]:
+    """The names of all services that a topology can list."""
+    from padres_tx import services
+
+    own = (module.name.replace("_", "-") for module in pkgutil.iter_modules(services.__path__))
+    return sorted({*own, *_offered(SERVICES)})
+
+
+def load_service(name: str) -> type[Service]:
+    """The service of that name.
+
+    Raises UnknownService, which lists the known ones, and InvalidService with the reason.
+    """
+    from padres_tx import services
+
+    if name in names():
+        raise _invalid_service(name, "an engine has that name")
+    for module in pkgutil.iter_modules(services.__path__):
+        if module.name == name.replace("-", "_"):
+            return _checked_service(
+                name, importlib.import_module(f"{services.__name__}.{module.name}")
+            )
+    for entry in importlib.metadata.entry_points(group=SERVICES, name=name):
+        return _checked_service(name, entry.load())
+    known = ", ".join(service_names()) or "none"
+    raise UnknownService(f"no service {name!r}; installed services: {known}")
+
+
+def service_factories(listed: Iterable[str]) -> dict[str, ServiceFactory]:
+    """What the brokers of a topology that lists these services are made with.
+
+    Raises UnknownService or InvalidService.
+    """
+    return {name: load_service(name) for name in listed}
+
+
 # --- checking ---
 
 
@@ -118,18 +168,40 @@ def _wrong_broker(name: str, declared: EngineDeclaration) -> str:
         return ""
     # Here, since a client whose engines need nothing at brokers loads no broker.
     from overlay.broker.engine import Engine
-    from overlay.broker.service import DurableService
 
     half = declared.broker
     if not (inspect.isclass(half) and issubclass(half, Engine)):
         return f"broker is {half!r}, expected a subclass of overlay.broker.engine.Engine"
-    if missing := sorted(half.__abstractmethods__):
-        return f"{half.__name__} lacks the required hook {', '.join(missing)}"
-    called = getattr(half, "name", None)  # Declared by Service, but not given there.
+    return _wrong_service(name, half)
+
+
+def _checked_service(name: str, module: Any) -> type[Service]:
+    from overlay.broker.service import Service
+
+    made: object = vars(module).get("service")
+    if not (inspect.isclass(made) and issubclass(made, Service)):
+        expected = "a subclass of overlay.broker.service.Service"
+        raise _invalid_service(name, f"{module.__name__} has no `service`, {expected}")
+    if reason := _wrong_service(name, made):
+        raise _invalid_service(name, reason)
+    return made
+
+
+def _invalid_service(name: str, reason: str) -> InvalidService:
+    return InvalidService(f"service {name!r} cannot be used: {reason}")
+
+
+def _wrong_service(name: str, made: type[Service]) -> str:
+    from overlay.broker.service import DurableService
+
+    if missing := sorted(made.__abstractmethods__):
+        return f"{made.__name__} lacks the required hook {', '.join(missing)}"
+    called = getattr(made, "name", None)  # Declared by Service, but not given there.
     if called != name:
-        return f"{half.__name__}.name is {called!r}, expected {name!r}"
-    if half.durable and not issubclass(half, DurableService):
-        return f"{half.__name__} is durable, but has no snapshot: it is no DurableService"
+        return f"{made.__name__}.name is {called!r}, expected {name!r}"
+    if made.durable != issubclass(made, DurableService):
+        is_one = "is" if issubclass(made, DurableService) else "is not"
+        return f"{made.__name__}.durable is {made.durable}, but it {is_one} a DurableService"
     return ""
 
 

@@ -63,6 +63,10 @@ ROOMS = {
         *(VOCABULARY, "overlay.tables", "overlay.broker"),
         *(TX_VOCABULARY, "padres_tx.protocol", "padres_tx.client"),
     },
+    "padres_tx/services": {
+        *(VOCABULARY, "overlay.tables", "overlay.broker"),
+        *(TX_VOCABULARY, "padres_tx.protocol"),
+    },
     "padres_tx/launcher": {
         VOCABULARY,
         *(TX_VOCABULARY, "padres_tx.client"),
@@ -94,7 +98,7 @@ ROOMS = {
 PURE = (
     *("overlay", "overlay/matching", "overlay/tables", "overlay/broker", "overlay/wire"),
     *("padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
-    "padres_tx/engines",
+    *("padres_tx/engines", "padres_tx/services"),
 )
 IMPURE = {"twisted", "asyncio", "threading", "time", "random", "socket", "logging", "os", "secrets"}
 

@@ -56,7 +56,7 @@ def test_an_engine_that_is_right_is_loaded(monkeypatch: pytest.MonkeyPatch) -> N
         (replace(RIGHT, broker=DTxNI), "DTxNI.name is 'd-tx-ni', expected 'toy'"),
         (replace(RIGHT, broker=Dynamic), "Dynamic lacks the required hook"),
         (replace(RIGHT, broker="Toy"), "broker is 'Toy', expected a subclass of overlay.broker"),
-        (replace(RIGHT, broker=Durable), "Durable is durable, but has no snapshot"),
+        (replace(RIGHT, broker=Durable), "Durable.durable is True, but it is not a DurableService"),
         (replace(RIGHT, client="dynamc"), "client is 'dynamc', expected 'dynamic', 'static' or"),
         (replace(RIGHT, client=Toy), "expected 'dynamic', 'static' or a subclass of ClientHalf"),
         (replace(RIGHT, promises=frozenset({"ordr"})), "unknown promise 'ordr'; there are order,"),

@@ -56,6 +56,8 @@ MAX_DELAY_MS = 60_000.0
 MAX_ERRORS_SHOWN = 3
 
 _NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
+#: As the services themselves are called.
+_SERVICE = r"[a-z][a-z0-9-]{0,63}"
 _HOST = r"[A-Za-z0-9_.:%-]{1,253}"
 
 
@@ -82,6 +84,10 @@ Name = Annotated[
     _matching(_NAME, "should be a letter, then at most 63 letters, digits, '_', '.' or '-'"),
 ]
 Host = Annotated[str, _matching(_HOST, "should be a host name or an IP address")]
+Service = Annotated[
+    str,
+    _matching(_SERVICE, "should be a lower-case letter, then at most 63 of those, digits or '-'"),
+]
 Port = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)]
 DelayMs = Annotated[
     float, BeforeValidator(_no_bool), Field(ge=0, le=MAX_DELAY_MS, allow_inf_nan=False)
@@ -173,11 +179,14 @@ class Topology(_Spec):
     edges: tuple[Edge, ...] = ()
     clients: Placement = {}
     client_delay_ms: DelayMs = 0.0
+    #: The services that every broker hosts beside the transaction engines.
+    services: tuple[Service, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         # In this order: each check relies on what the ones before it have established.
         problem = _brokers_problem(self.brokers) or _edges_problem(self) or _clients_problem(self)
+        problem = problem or _services_problem(self.services)
         if problem:
             raise TopologyError(f"topology {self.name}: {problem}")
         return self
@@ -238,6 +247,8 @@ class Topology(_Spec):
             data["clients"] = dict(self.clients)
         if self.client_delay_ms:
             data["client_delay_ms"] = self.client_delay_ms
+        if self.services:
+            data["services"] = list(self.services)
         # default_flow_style=None: a line per broker and edge.
         return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
 
@@ -318,6 +329,11 @@ def _edges_problem(topology: Topology) -> str | None:
         f"broker {cut_off[0]} cannot be reached from {root}"
         + (f" (nor can {len(cut_off) - 1} more)" if len(cut_off) > 1 else "")
     )
+
+
+def _services_problem(services: Sequence[str]) -> str | None:
+    twice = [name for at, name in enumerate(services) if name in services[:at]]
+    return f"services: {twice[0]} is listed twice" if twice else None
 
 
 def _reached(adjacent: Mapping[str, Iterable[str]], root: str) -> set[str]:

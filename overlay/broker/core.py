@@ -117,6 +117,7 @@ class Broker(WaitingOperations):
             Reachability: self._reported,
             EngineMessage: self._engine_message,
         }
+        assert not set(engines or ()) & set(services or ()), "they share one name space"
         self.engines = {engine: make(self) for engine, make in sorted((engines or {}).items())}
         self.services = {
             name: make_service(self) for name, make_service in sorted((services or {}).items())

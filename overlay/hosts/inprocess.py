@@ -22,6 +22,7 @@ from typing import Protocol
 
 from overlay.broker.core import Broker
 from overlay.broker.engine import EngineFactory
+from overlay.broker.service import ServiceFactory
 from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
 from overlay.hosts.settings import ABSENT_AFTER_S
@@ -75,12 +76,17 @@ class InProcess:
         neighbours: Mapping[str, Iterable[str]],
         *,
         engines: Mapping[str, EngineFactory] | None = None,
+        services: Mapping[str, ServiceFactory] | None = None,
         trace: bool = False,
     ) -> None:
         self.now = 0.0
         self.brokers = {
             BrokerName(name): Broker(
-                BrokerName(name), map(BrokerName, others), engines=engines, trace=trace
+                BrokerName(name),
+                map(BrokerName, others),
+                engines=engines,
+                services=services,
+                trace=trace,
             )
             for name, others in neighbours.items()
         }

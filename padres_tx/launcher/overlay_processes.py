@@ -36,6 +36,7 @@ from typing import NamedTuple
 from padres_tx.launcher import processes
 from padres_tx.launcher.broker_status import ANSWER_S, Status, survey
 from padres_tx.launcher.processes import Process
+from padres_tx.registry import service_factories
 from topologies import BrokerSpec, Topology, load
 
 #: A process starts within a second, also when two cores start nine of them at once: 10 s or so;
@@ -111,7 +112,7 @@ def overlay(
     broker's trace records, go to `directory`, or to a temporary one that goes at the end. `run` is
     what the records call this run.
 
-    Raises TopologyError, and LaunchError if the overlay does not come up.
+    Raises TopologyError, UnknownService, and LaunchError if the overlay does not come up.
     """
     given = topology if isinstance(topology, Topology) else load(topology)
     with ExitStack() as stack:
@@ -149,8 +150,10 @@ def launch(
     Port 0 means a free one. `started` is told as soon as there are processes. `cancelled` is asked
     again and again whether to give up.
 
-    Raises LaunchError, PortBusy, Cancelled; no process is left then.
+    Raises LaunchError, PortBusy, Cancelled, and UnknownService or InvalidService for what the
+    topology lists; no process is left then.
     """
+    service_factories(topology.services)  # Better once here than in the log of every broker.
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
         running = Running(_claim_ports(topology), directory, trace=trace, run=run)
         try:

@@ -33,7 +33,7 @@ from padres_tx.client.asyncio.notifications import QUEUE_MESSAGES
 from padres_tx.client.asyncio.operator import Operator
 from padres_tx.client.session import Session
 from padres_tx.errors import ConnectionLost
-from padres_tx.registry import broker_factories
+from padres_tx.registry import broker_factories, service_factories
 from topologies import Topology, load
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class InProcessOverlay:
         self.core = InProcess(
             {name: self.topology.neighbours(name) for name in names},
             engines=broker_factories(),
+            services=service_factories(self.topology.services),
             trace=trace,
         )
         self._blocking: list[sync.Client] = []
