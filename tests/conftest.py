@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -47,6 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background commands with SIGINT ignored, and every child process inherits
+    # that; tests interrupt themselves and the processes that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # In the environment, where test modules look when they are imported.
     if config.getoption("--seeds") is not None:
         os.environ["PADRES_TX_SEEDS"] = str(max(1, config.getoption("--seeds") // 4))

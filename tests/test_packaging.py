@@ -92,6 +92,7 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
     assert not [each for each in needed if "spark" in each and "extra ==" not in each]
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_tells_the_story(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--target", tmp_path / "site", wheel)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}

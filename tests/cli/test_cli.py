@@ -396,6 +396,7 @@ def test_what_is_no_topology_is_refused(shell: Shell, tmp_path: Path) -> None:
 # --- the first look ---
 
 
+@pytest.mark.slow
 def test_the_demo_shows_who_got_what_and_ends_cleanly(shell: Shell) -> None:
     with shell.start("demo", "--story") as demo:
         code, shown, _ = demo.end()

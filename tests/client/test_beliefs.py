@@ -111,6 +111,7 @@ def try_out(engines: list[str], seeds: Iterable[int]) -> Counter[str]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", [DECIDED, ["s-tx"], ["d-tx"]], ids=" ".join)
 def test_at_rest_clients_agree_with_their_brokers_and_all_callbacks_were_called(
     engines: list[str],
@@ -125,6 +126,7 @@ def test_at_rest_clients_agree_with_their_brokers_and_all_callbacks_were_called(
 # --- what it was before ---
 
 
+@pytest.mark.slow
 def test_a_callback_that_ends_with_the_transaction_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_callback_that_ends_with_the_transaction_is_found(
     assert lost and not doubled
 
 
+@pytest.mark.slow
 def test_a_client_that_counts_for_itself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("padres_tx.client.session.Holdings", NumbersByCall)
     mistaken: Counter[str] = Counter()

@@ -604,6 +604,7 @@ def test_handovers_that_are_not_drained_are_told_apart() -> None:
     assert half.callbacks(AT_X1, two) == ["third"]
 
 
+@pytest.mark.slow
 def test_what_is_not_drained_is_bounded() -> None:
     half = Half("W")
     given = []

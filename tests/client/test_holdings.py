@@ -104,6 +104,7 @@ def test_an_earlier_call_comes_before_a_later_one_that_is_answered_first() -> No
     assert lines(held) == [(9, True, P1)]
 
 
+@pytest.mark.slow
 def test_as_many_calls_as_may_be_under_way_keep_their_order() -> None:
     held = holdings()
     for call in range(1, CALLS_LIMIT + 1):

@@ -27,6 +27,7 @@ def tree() -> Iterator[launcher.Running]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_name_is_free_everywhere_when_close_returns(tree: launcher.Running) -> None:
     brokers = [broker.name for broker in tree.topology.brokers]
 
@@ -60,6 +61,7 @@ def test_a_name_is_kept_through_a_short_outage(tmp_path: Path) -> None:
         run(lambda: test(process))
 
 
+@pytest.mark.slow
 def test_a_program_that_was_killed_gets_its_name_back_by_itself(tmp_path: Path) -> None:
     async def test(process: Process) -> None:
         at = f"127.0.0.1:{process.port}"

@@ -342,6 +342,7 @@ def try_out(
             raise AssertionError(f"Run({seed}, {names}, **{more}): {error}") from error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_outcome_for_all_and_tables_of_what_was_committed(engine: str) -> None:
     outcomes: Counter[bool] = Counter()
@@ -355,10 +356,12 @@ def test_one_outcome_for_all_and_tables_of_what_was_committed(engine: str) -> No
     assert least > SEEDS / 10, "too little happened"
 
 
+@pytest.mark.slow
 def test_engines_side_by_side() -> None:
     try_out(1, DECIDED, SEEDS // 2, Run.check)
 
 
+@pytest.mark.slow
 def test_committed_d_tx_are_serializable_with_each_other_and_with_plain_operations() -> None:
     try_out(2, ["d-tx"], SEEDS, Run.check_serializable, plain=1)
 

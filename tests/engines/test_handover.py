@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import networkx as nx
+import pytest
 
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
@@ -106,6 +107,7 @@ class Handover:
         return lost, doubled, misrouted
 
 
+@pytest.mark.slow
 def test_a_plain_stream_crosses_every_commit_on_exactly_one_side() -> None:
     events: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -60,6 +60,7 @@ async def unreachable(running: launcher.Running, broker: str) -> list[str]:
     return [each["broker"] for each in (await asked(running, broker, "status"))["unreachable"]]
 
 
+@pytest.mark.slow
 def test_a_leaf_that_stays_dead_holds_nobody_up_but_d_tx_which_names_it() -> None:
     async def play(running: launcher.Running, stack: AsyncExitStack) -> None:
         running.kill("B5")
@@ -99,6 +100,7 @@ def test_a_leaf_that_stays_dead_holds_nobody_up_but_d_tx_which_names_it() -> Non
     played("five", play)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni"])
 def test_a_participant_that_is_cut_off_hears_of_the_deadline_by_itself(engine: str) -> None:
     async def play(running: launcher.Running, stack: AsyncExitStack) -> None:
@@ -134,6 +136,7 @@ def test_a_participant_that_is_cut_off_hears_of_the_deadline_by_itself(engine: s
     played("three", play)
 
 
+@pytest.mark.slow
 def test_after_its_yes_a_participant_is_told_that_it_waits_and_then_the_outcome() -> None:
     async def play(running: launcher.Running, stack: AsyncExitStack) -> None:
         e = await client(running, stack, "E", "B1", reconnect_s=PATIENCE_S)

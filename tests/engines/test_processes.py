@@ -61,6 +61,7 @@ async def tables(running: launcher.Running) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_dispatching_and_consolidation_with_every_engine(topology: str) -> None:
     with launcher.overlay(topology) as running:
@@ -90,6 +91,7 @@ async def hand_over(d: Client, e: Client, engine: str) -> None:
         tx.tcm({"class": "p"}, ops=ops)
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_ends_transactions_and_nobody_waits_for_ever() -> None:
     async def run(running: launcher.Running, stack: AsyncExitStack) -> None:
         lost: list[Exception] = []

@@ -9,6 +9,7 @@ import pytest
 from tests.trials.handovers import Event, Move, judge, play
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_streams_change_hands_while_connections_break_and_a_worker_and_a_broker_die() -> None:
     findings = asyncio.run(play(brokers=5, moves=16, seed=3))

@@ -104,6 +104,7 @@ def left_in(directory: Path) -> list[processes.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_its_records_and_resumes(tmp_path: Path) -> None:
     file = write_spec(
         tmp_path,
@@ -171,6 +172,7 @@ def test_a_sweep_leaves_its_records_and_resumes(tmp_path: Path) -> None:
     assert run(tmp_path, file).exit_code == 2
 
 
+@pytest.mark.slow
 def test_streams_and_consolidation_lose_nothing_with_d_tx(tmp_path: Path) -> None:
     (tmp_path / "stream").mkdir()
     stream = write_spec(
@@ -215,6 +217,7 @@ def test_streams_and_consolidation_lose_nothing_with_d_tx(tmp_path: Path) -> Non
     assert len(rates) == 1 and rates != {None}
 
 
+@pytest.mark.slow
 def test_waits_are_calibrated_before_the_runs_and_only_once(tmp_path: Path) -> None:
     file = write_spec(
         tmp_path,
@@ -259,6 +262,7 @@ def test_no_process_is_left(tmp_path: Path, signum: signal.Signals) -> None:
     assert not (directory / DONE).exists() and not (directory / FAILED).exists()
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nothing_moves_fails_and_the_sweep_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def run(*arguments: str) -> Result:
 # --- the commands ---
 
 
+@pytest.mark.slow
 @linux_only
 def test_hop_prints_the_broker_beside_the_relay() -> None:
     result = run("hop", "--json", "--publications", "50", "--subscriptions", "20")
@@ -78,6 +79,7 @@ def test_a_ratio_is_of_rounds_that_were_run_in_turn() -> None:
     assert hop.median_ratio([2.0, 4.2, 2.2, 9.0], [1.0, 2.0, 1.0, 1.0], 2) == 2.15
 
 
+@pytest.mark.slow
 def test_chain_prints_brokers_beside_relays() -> None:
     result = run("chain", "--json", "--brokers", "2", "--publications", "50")
     assert result.exit_code == 0, result.output
@@ -90,6 +92,7 @@ def test_chain_prints_brokers_beside_relays() -> None:
     assert 0 < row["relay_latency_us_p50"] <= row["relay_latency_us_p99"]
 
 
+@pytest.mark.slow
 def test_people_get_a_table_and_a_verdict() -> None:
     result = run(
         *("chain", "--brokers", "1", "--publications", "20"),

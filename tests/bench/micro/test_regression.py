@@ -90,6 +90,7 @@ def test_a_run_of_one_benchmark_writes_its_figures(tmp_path: Path) -> None:
 # --- many clients, and starting ---
 
 
+@pytest.mark.slow
 @linux_only
 def test_clients_prints_a_broker_with_a_crowd_beside_one_without() -> None:
     result = run(
@@ -111,6 +112,7 @@ def test_more_clients_than_a_process_may_have_are_refused() -> None:
     assert "open files" in result.stderr
 
 
+@pytest.mark.slow
 @linux_only
 def test_start_prints_brokers_beside_bare_interpreters() -> None:
     result = run("start", "--topology", "one", "--json")

@@ -18,7 +18,7 @@ from bench.report.page import NOTES, render, write
 from bench.report.promises import KINDS, MEANING
 from bench.report.results import Results
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -18,7 +18,7 @@ from bench.report.results import load
 from bench.spark import synthetic
 from padres_tx.java import find_java
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 #: What a process of the cluster says when it is ready, at the end of its log.
 MASTER_READY = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")

@@ -14,7 +14,7 @@ from bench.spark.checks import FAULTS as KINDS
 from bench.spark.records import DirectoryError, look_into
 from tests.bench.conftest import FAULTS
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 
 def row(frame: pd.DataFrame, **at: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tests.proofs.faults.test_injected_bugs import NEAR, SEEDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 #: Clean runs of each engine beside the planted ones.
 CLEAN = range(2)

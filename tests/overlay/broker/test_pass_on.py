@@ -158,6 +158,7 @@ def end_version(made: Broker) -> None:
 changes = st.sampled_from([end_version, end_version, open_version, vote_version, commit_version])
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(st.tuples(batches(), changes), min_size=4, max_size=12))
 def test_publications_go_where_receive_sends_them(

@@ -104,6 +104,7 @@ def next_ping(client: RawClient) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_ms", [0, 2], ids=["reactor", "fine-reactor"])
 def test_a_wall_clock_that_jumps_delays_no_timer_and_fires_none(
     tmp_path: Path, delay_ms: int

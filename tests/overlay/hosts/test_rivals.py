@@ -125,6 +125,7 @@ def link(process: Process) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_beside_a_second_process_which_follows_when_the_first_ends(
     tmp_path: Path,
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_stream_goes_on_beside_a_second_process_which_follows_when_the_first_e
             assert link(second)["up"]
 
 
+@pytest.mark.slow
 def test_a_first_process_that_does_not_move_holds_the_link_for_the_idle_time_only(
     tmp_path: Path,
 ) -> None:

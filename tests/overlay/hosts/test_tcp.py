@@ -394,6 +394,7 @@ class Stream:
         assert not self.subscriber.link.inbox
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_doubled_or_reordered_when_connections_are_cut(tmp_path: Path) -> None:
     b1, b2 = free_ports(2)
     with (

@@ -143,6 +143,7 @@ for name in ("plain-publication", "s-tx-concurrent-adv", "compensation"):
 """
 
 
+@pytest.mark.slow
 def test_the_same_states_whatever_the_hash_seed() -> None:
     def run(seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -79,6 +79,7 @@ def test_a_sliced_run_is_replayed_as_one() -> None:
     assert f"digest {run.world.sim.digest}" in replayed.stdout
 
 
+@pytest.mark.slow
 def test_operations_wait_in_more_crowded_runs_than_usual_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_run_depends_on_its_seed_only(tmp_path: Path) -> None:
     """It depends neither on PYTHONHASHSEED nor on the number of processes."""
     script = tmp_path / "runs.py"

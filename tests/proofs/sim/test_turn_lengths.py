@@ -130,6 +130,7 @@ def submitted(plan: Callable[[CountedOverlay, int], list[Step]], size: int) -> T
     return counted.turns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_plan_of_the_largest_size_is_carried_out_in_short_turns(
     plan: Callable[[CountedOverlay, int], list[Step]],
