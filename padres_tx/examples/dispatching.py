@@ -4,8 +4,8 @@
     python -m padres_tx.examples.dispatching --engine d-tx
 
 D, the dispatcher, receives all events of process p1. When E starts instance x1, D assigns it to
-the agent A1: from then on the events of x1 go to A1, and only to A1. In between there is no moment
-at which an event of x1 would reach both or neither, because all of it is one transaction:
+the agent A1: from then on the events of x1 go to A1, and only to A1. At no moment would an event of
+x1 reach both or neither, because all of it is one transaction:
 
     1  E   tcm  (p1, x1, 0)            reaches D
     2  D   tcm  (assign, A1, x1)       reaches A1
@@ -16,47 +16,54 @@ at which an event of x1 would reach both or neither, because all of it is one tr
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import argparse
+import asyncio
+from typing import Any
 
-from padres_tx import Client, Filter, Notification, Part, Transaction, static
-from padres_tx.examples.example_cli import Received, command, is_static, received
+import padres_tx
+from padres_tx import Client, Notification, Part, Transaction, static
 
-Point: TypeAlias = dict[str, str | int]
+BROKERS = ["127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"]
 
-P1 = Filter({"class": "p1"})
-
-
-def instance(x: str) -> Filter:
-    return Filter({"class": "p1", "x": x})
+P1 = {"class": "p1"}
+BYE = {"class": "bye"}
 
 
-def assignment(x: str) -> Point:
+def instance(x: str) -> dict[str, Any]:
+    return {"class": "p1", "x": x}
+
+
+def assignment(x: str) -> dict[str, Any]:
     return {"class": "assign", "to": "A1", "x": x}
 
 
-async def run(e: Client, d: Client, a1: Client, *, engine: str = "d-tx") -> Received:
-    """Dispatch instance x1 from D to A1, and show who receives its events."""
+async def run(e: Client, d: Client, a1: Client, *, engine: str) -> dict[str, list[Notification]]:
+    """Dispatch instance x1 from D to A1; returns the events that each of them received."""
     await e.advertise(P1)
+    await e.advertise(BYE)
     await d.advertise({"class": "assign"})
     await d.subscribe(P1)
     await a1.subscribe({"class": "assign", "to": "A1"})
+    for worker in (d, a1):
+        await worker.subscribe(BYE)
 
-    # What D and A1 do when a transaction calls them. In a static one E says it for them.
+    # What D and A1 do when a transaction calls them.
     d.on_tcm(P1, dispatch)
     a1.on_tcm({"class": "assign"}, take_over)
 
     async with e.transaction(engine, wait="applied") as tx:
         start(tx, "x1")
 
-    await e.publish({"class": "p1", "x": "x1", "n": 2})  # A1 has it now,
-    await e.publish({"class": "p1", "x": "x2", "n": 0})  # and D still has all others.
-    return await received(e, [d, a1])
+    await e.publish({"class": "p1", "x": "x1", "n": 2})  # A1 receives this one,
+    await e.publish({"class": "p1", "x": "x2", "n": 0})  # and D still receives all others.
+    await e.publish(BYE)
+    return {worker.name: await received(worker) for worker in (d, a1)}
 
 
 def start(tx: Transaction, x: str) -> None:
     """E starts an instance, and publishes its first event."""
-    first: Point = {"class": "p1", "x": x, "n": 0}
-    if is_static(tx.engine):
+    first = {**instance(x), "n": 0}
+    if tx.engine == "s-tx":  # A static transaction: E also says what D and A1 do.
         take = static.tcm(assignment(x), ops={"A1": [static.sub(instance(x))]})
         tx.tcm(first, ops={"D": [take, static.usub(instance(x))]})
     else:
@@ -65,7 +72,7 @@ def start(tx: Transaction, x: str) -> None:
 
 
 def dispatch(tx: Part, started: Notification) -> None:
-    """D hands a new instance to A1, and lets go of it."""
+    """D gives a new instance to A1."""
     x = str(started["x"])
     tx.tcm(assignment(x))
     tx.usub(instance(x))
@@ -76,5 +83,33 @@ def take_over(tx: Part, assigned: Notification) -> None:
     tx.sub(instance(str(assigned["x"])))
 
 
+async def received(client: Client) -> list[Notification]:
+    """All events of a client before the last one."""
+    events = []
+    async for notification in client.notifications(timeout_s=20):
+        if notification["class"] == "bye":
+            break
+        events.append(notification)
+    return events
+
+
+async def main(at: list[str], engine: str) -> None:
+    async with (
+        padres_tx.connect(at[0], name="E", retry=False) as e,
+        padres_tx.connect(at[1 % len(at)], name="D", retry=False) as d,
+        padres_tx.connect(at[2 % len(at)], name="A1", retry=False) as a1,
+    ):
+        for name, events in (await run(e, d, a1, engine=engine)).items():
+            for event in events:
+                print(name, "received", event.point)
+
+
 if __name__ == "__main__":
-    command(run, ["E", "D", "A1"])()
+    parser = argparse.ArgumentParser(description=run.__doc__)
+    parser.add_argument("--engine", default="d-tx", help="d-tx, d-tx-ni, s-tx or bl-wait")
+    parser.add_argument("--at", action="append", metavar="HOST:PORT", help="a broker; repeatable")
+    options = parser.parse_args()
+    try:
+        asyncio.run(main(options.at or BROKERS, options.engine))
+    except padres_tx.OverlayError as error:
+        parser.exit(2, f"Error: {error}\n")

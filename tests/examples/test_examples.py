@@ -8,16 +8,15 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from padres_tx import launcher
+from padres_tx import Notification, launcher
 from padres_tx.examples import consolidation, dispatching
-from padres_tx.examples.example_cli import Received
 from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.client_cast import DECIDED, assert_at_rest, asynchronous
 
 PLACES = {"E": "B1", "D": "B2", "A1": "B3", "C": "B2", "A2": "B1"}
 
 
-def told(came: Received) -> dict[str, list[tuple[object, object]]]:
+def told(came: dict[str, list[Notification]]) -> dict[str, list[tuple[object, object]]]:
     return {name: [(n["x"], n["n"]) for n in all_] for name, all_ in came.items()}
 
 
@@ -65,8 +64,8 @@ def test_the_programs_run_on_a_running_overlay() -> None:
     with launcher.overlay("three") as running:
         at = [word for name in ("B1", "B2", "B3") for word in ("--at", running.address(name))]
         for program, engine, line in (
-            ("dispatching", "d-tx", "D  received [class,'p1'],[x,'x2'],[n,0]"),
-            ("consolidation", "s-tx", "A2 received [class,'p1'],[x,'x2'],[n,1]"),
+            ("dispatching", "d-tx", "D received {'class': 'p1', 'x': 'x2', 'n': 0}"),
+            ("consolidation", "s-tx", "A2 received {'class': 'p1', 'x': 'x2', 'n': 1}"),
         ):
             done = subprocess.run(
                 [sys.executable, "-m", f"padres_tx.examples.{program}", "--engine", engine, *at],

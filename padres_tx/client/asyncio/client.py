@@ -401,7 +401,7 @@ class Client:
     async def _iterate(self, timeout_s: float | None) -> AsyncIterator[Notification]:
         while True:
             try:
-                notification = (await self.take(1, timeout_s=timeout_s))[0]
+                notification = (await self._notifications.take(1, timeout_s=timeout_s))[0]
             except (ClientClosed, CallTimeout):
                 return
             yield notification
