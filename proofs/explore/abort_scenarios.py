@@ -1,4 +1,4 @@
-"""Scenarios of aborts, lost clients, deadlines and fences."""
+"""Scenarios of aborts: compensation, deadlines, clients that leave, and fences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from proofs.faults import (
     paper_rules,
 )
 
-# --- what is undone ---
+# --- compensation ---
 
 SUB_USUB = plan("C", static.tcm({"class": "move"}, ops={"D": [static.sub(X), static.usub(X)]}))
 
@@ -47,7 +47,7 @@ COMPENSATION = [
         (("Q", "adv", X),),
         ours(
             paper=weaker(
-                "what was done is undone in the order in which it was done",
+                "operations are undone in their original order",
                 "ghost",
                 "divergence",
                 d_tx_ni=paper_rules.CompensationInOrder,
@@ -65,7 +65,7 @@ COMPENSATION = [
     ),
     Scenario(
         "compensation-dropped",
-        "(4) the same of a client that held the subscription before",
+        "(4) the same for a client that already held the subscription",
         CHAIN_3,
         {"C": "B1", "Q": "B3"},
         {"C": Script((DynamicTransaction("d-tx-ni", (sub("C", X), usub("C", X)), "abort"),))},
@@ -74,7 +74,7 @@ COMPENSATION = [
     ),
 ]
 
-# --- what is lost, and who comes too late ---
+# --- deadlines, clients that leave, fences ---
 
 FAULTS = [
     Scenario(
@@ -86,12 +86,12 @@ FAULTS = [
         HANDOVER_HELD,
         ours(
             alone=weaker(
-                "a broker ends at the deadline what it has voted yes for",
+                "at the deadline a broker ends a transaction that it has voted yes for",
                 "split",
                 d_tx=absent_broker_bugs.EndsAfterItsYes,
             )
         ),
-        ring=True,
+        deadlines=True,
     ),
     Scenario(
         "deadline-d-tx-ni",
@@ -102,12 +102,12 @@ FAULTS = [
         HANDOVER_HELD,
         ours(
             alone=weaker(
-                "a broker ends at the deadline what it has acknowledged",
+                "at the deadline a broker ends a transaction that it has acknowledged",
                 "split",
                 d_tx_ni=absent_broker_bugs.EndsAfterItsAnswer,
             )
         ),
-        ring=True,
+        deadlines=True,
     ),
     Scenario(
         "deadline-s-tx",
@@ -117,12 +117,12 @@ FAULTS = [
         {"E": Script((DISPATCH,))},
         DISPATCHING_HELD,
         ours(),
-        ring=True,
+        deadlines=True,
     ),
     *(
         Scenario(
-            f"lost-{who}-{engine}",
-            f"(10) the {who} of a handover may be gone at any moment",
+            f"lost-{part}-{engine}",
+            f"(10) the {part} of a handover may leave at any moment",
             CHAIN_2,
             {"E": "B1", "W1": "B2", "W2": "B1"},
             {
@@ -131,15 +131,15 @@ FAULTS = [
             },
             HANDOVER_HELD,
             ours(),
-            ring=True,
+            deadlines=True,
         )
         for engine in ("d-tx", "d-tx-ni")
-        for who, client in (("coordinator", "W1"), ("participant", "W2"))
+        for part, client in (("coordinator", "W1"), ("participant", "W2"))
     ),
     *(
         Scenario(
-            f"lost-{who}-s-tx",
-            f"(10) the {who} of a handover may be gone at any moment",
+            f"lost-{part}-s-tx",
+            f"(10) the {part} of a handover may leave at any moment",
             CHAIN_3,
             {"E": "B1", "D": "B2", "A": "B3"},
             {
@@ -148,9 +148,9 @@ FAULTS = [
             },
             DISPATCHING_HELD,
             ours(),
-            ring=True,
+            deadlines=True,
         )
-        for who, client in (("coordinator", "E"), ("participant", "A"))
+        for part, client in (("coordinator", "E"), ("participant", "A"))
     ),
     Scenario(
         "fence",

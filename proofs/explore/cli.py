@@ -21,12 +21,12 @@ from rich.table import Table
 
 from padres_tx.cli.common import WrongInput
 
-#: Columns of a table that goes into a file: enough for every name and outcome.
+#: Width of a table that goes into a file or pipe: enough for every name and outcome.
 FILE_WIDTH = 140
 
 
 class ExplorationReport(msgspec.Struct, kw_only=True):
-    """What is printed of one exploration."""
+    """The result of one exploration, as it is printed."""
 
     scenario: str
     rules: str
@@ -58,26 +58,28 @@ Examples:
     default="ours",
     show_default=True,
     metavar="NAME",
-    help="How brokers behave: ours, paper, or others that --list names.",
+    help="The brokers' rules: ours, paper, or another that --list names.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=2_000_000,
     show_default=True,
-    help="States after which it is given up.",
+    help="Give up after this many states.",
 )
-@click.option("--list", "as_list", is_flag=True, help="What there is to explore.")
-@click.option("--all", "everything", is_flag=True, help="All, compared with what is expected.")
+@click.option("--list", "as_list", is_flag=True, help="List the scenarios and their rules.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Explore everything, and compare with expectations."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=os.cpu_count() or 1,
     show_default="one per core",
-    help="With --all: processes that share the work.",
+    help="With --all: number of processes.",
 )
-@click.option("--errata", is_flag=True, help="The runs that proofs/errata.md tells, compared.")
-@click.option("--write", is_flag=True, help="With --errata: write them there as they are now.")
+@click.option("--errata", is_flag=True, help="Compare the runs in proofs/errata.md with new ones.")
+@click.option("--write", is_flag=True, help="With --errata: write the new runs to the document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 def explore(
     *,
@@ -93,15 +95,14 @@ def explore(
 ) -> None:
     """Try all interleavings of message deliveries in a small overlay.
 
-    The brokers are the real ones, and every run's end is judged. Prints how many states there are
-    and, if a run ends as none should, the shortest one that does. Exit code 0 if all is well in
-    all runs, 1 if not; with --all, 1 if anything comes out other than expected, and with --errata
-    if a run is told otherwise.
+    The brokers are the real ones, and the end of every run is checked. Prints the number of states
+    and the shortest run that ends in an anomaly, if any. Exit code 1 if a run ends in an anomaly;
+    with --all, if a result is not as expected; with --errata, if a run differs from the document.
     """
     if (scenario is not None) + as_list + everything + errata != 1:
-        raise WrongInput("name a scenario, or say --list, --all or --errata")
+        raise WrongInput("expected a scenario, or one of --list, --all and --errata")
     if write and not errata:
-        raise WrongInput("--write is for --errata")
+        raise WrongInput("--write requires --errata")
     if errata:
         _errata(write=write)
     elif as_list:
@@ -143,7 +144,7 @@ def _list(*, as_json: bool) -> None:
 
 
 def _console() -> Console:
-    """Where tables go; in a file or pipe they are as wide as they like."""
+    """The console for tables; in a file or pipe its width is fixed."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_WIDTH)
 
@@ -158,10 +159,10 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
 
     scenario = SCENARIOS.get(name)
     if scenario is None:
-        raise WrongInput(f"there is no scenario {name!r}; {_near(name, SCENARIOS)}")
+        raise WrongInput(f"unknown scenario {name!r}; {_near(name, SCENARIOS)}")
     if rules not in scenario.rules:
         known = ", ".join(scenario.rules)
-        raise WrongInput(f"{name} is not explored with rules {rules!r}; there are {known}")
+        raise WrongInput(f"unknown rules {rules!r} for {name}: expected one of {known}")
     with _watching(name) as watch:
         result = run(scenario, rules, limit=limit, watch=watch)
     report = _report(result)
@@ -172,19 +173,19 @@ def _explore_one(name: str, rules: str, limit: int, *, as_json: bool) -> None:
         for line in describe_scenario(scenario):
             click.echo(f"  {line}")
         click.echo(
-            f"{report.states:,} states, {report.transitions:,} transitions, {report.ends:,} ends"
-            f" judged, {report.states_per_s:,.0f} states per second"
+            f"{report.states:,} states, {report.transitions:,} transitions, {report.ends:,} end"
+            f" states checked, {report.states_per_s:,.0f} states per second"
         )
         click.echo(f"fingerprint {report.fingerprint}")
         if result.findings:
             for line in describe_anomaly(result):
                 click.echo(line)
             for kind in dict.fromkeys(anomaly.kind for anomaly in result.checked):
-                click.echo(f"the checkers of any run also find: {kind}")
+                click.echo(f"also found by the checkers of records: {kind}")
         elif result.exhausted:
-            click.echo("all interleavings were seen, and nothing is wrong in any of them")
+            click.echo("no anomaly in any interleaving")
         else:
-            click.echo(f"given up at {limit:,} states, with nothing wrong so far")
+            click.echo(f"given up at {limit:,} states, no anomaly so far")
     if not report.exhausted:
         raise SystemExit(1)
 
@@ -196,7 +197,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 @contextmanager
 def _watching(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A line on stderr that says how far it has come, if a person is there to see it."""
+    """A line on stderr that shows the progress, on a terminal."""
     console = Console(stderr=True)
     with console.status(f"exploring {name}") as status:
 
@@ -230,26 +231,26 @@ def _print_json(what: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(what)).decode())
 
 
-# --- what the document tells ---
+# --- the document ---
 
 
 def _errata(*, write: bool) -> None:
     from proofs.explore import errata
 
-    told = errata.DOCUMENT.read_text(encoding="utf-8")
+    document = errata.DOCUMENT.read_text(encoding="utf-8")
     differs = False
     now: dict[tuple[str, str], tuple[str, ...]] = {}
-    for section in errata.sections(told):
+    for section in errata.sections(document):
         with _watching(section.heading):
             lines = errata.found(section.scenario, section.rules)
         now[section.scenario, section.rules] = lines
         changes = errata.difference(section, lines)
         differs |= bool(changes)
-        click.echo(f"{section.heading}: {'differs' if changes else 'as it is told'}")
+        click.echo(f"{section.heading}: {'differs' if changes else 'unchanged'}")
         for line in changes:
             click.echo(f"  {line}")
     if write and differs:
-        text = "".join(errata.rewritten(told, lambda *which: now[which]))
+        text = "".join(errata.rewritten(document, lambda *which: now[which]))
         errata.DOCUMENT.write_text(text, encoding="utf-8")
         click.echo(f"written to {errata.DOCUMENT.name}")
     elif differs:

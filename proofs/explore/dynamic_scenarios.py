@@ -1,4 +1,4 @@
-"""Scenarios of dynamic transactions."""
+"""Scenarios of dynamic transactions: handovers, and transactions that conflict."""
 
 from __future__ import annotations
 
@@ -43,55 +43,59 @@ from proofs.faults import (
     paper_rules,
 )
 
+UNSTAMPED = Rules(
+    engines(),
+    ("handover",),
+    paper_rules.unstamped,
+    "each broker routes a plain event on what is committed there",
+)
+DROP_AT_COMMIT = weaker(
+    "a commit drops at once what it supersedes", "handover", d_tx=paper_rules.DropAtCommit
+)
+PRINTED_ACKNOWLEDGEMENTS = weaker(
+    "Algorithm 2, line 19 as printed",
+    "undecided",
+    "order",
+    d_tx=paper_rules.PrintedAcknowledgements,
+)
+PRINTED_SNAPSHOT = weaker(
+    "Algorithm 1: a snapshot is named by the latest commit",
+    "ghost",
+    "divergence",
+    d_tx=paper_rules.PrintedIsolation,
+)
+
 # --- handovers ---
 
 HANDOVERS = [
     Scenario(
         "plain-publication",
-        "(6) W2 takes a stream over from W1 in a D-TX, with a plain event on its way",
+        "(6) W2 takes over a stream from W1 in a D-TX while a plain event is on its way",
         CHAIN_3,
         {"E": "B1", "W1": "B3", "W2": "B2"},
         handover("d-tx"),
         HANDOVER_HELD,
         ours(
-            unstamped=Rules(
-                engines(),
-                ("handover",),
-                paper_rules.unstamped,
-                "each broker routes a plain event on what is committed there",
-            ),
-            drop_at_commit=weaker(
-                "what a commit supersedes is dropped with it",
-                "handover",
-                d_tx=paper_rules.DropAtCommit,
-            ),
+            unstamped=UNSTAMPED,
+            drop_at_commit=DROP_AT_COMMIT,
             stripped=Rules(
                 engines(),
                 ("handover",),
                 client_bugs.stripped,
-                "a client is not told what a plain event comes before",
+                "plain events reach clients without their stamps",
             ),
         ),
     ),
     Scenario(
         "plain-publication-fork",
-        "(6) the same with the publisher between the two workers",
+        "(6) the same, with the publisher between the two workers",
         CHAIN_3,
         {"E": "B2", "W1": "B1", "W2": "B3"},
         handover("d-tx"),
         HANDOVER_HELD,
         ours(
-            unstamped=Rules(
-                engines(),
-                ("handover",),
-                paper_rules.unstamped,
-                "each broker routes a plain event on what is committed there",
-            ),
-            drop_at_commit=weaker(
-                "what a commit supersedes is dropped with it",
-                "handover",
-                d_tx=paper_rules.DropAtCommit,
-            ),
+            unstamped=UNSTAMPED,
+            drop_at_commit=DROP_AT_COMMIT,
         ),
     ),
     Scenario(
@@ -101,35 +105,25 @@ HANDOVERS = [
         {"E": "B1", "D": "B2", "A": "B3"},
         DISPATCHING,
         DISPATCHING_HELD,
-        ours(
-            paper=weaker(
-                "Algorithm 2, line 19 as printed",
-                "undecided",
-                "order",
-                d_tx=paper_rules.PrintedAcknowledgements,
-            )
-        ),
+        ours(paper=PRINTED_ACKNOWLEDGEMENTS),
     ),
 ]
 
 HANDOVERS.append(
     Scenario(
         "triggered",
-        "(2) a D-TX advertises, which attracts a subscription, and publishes",
+        "(2) a D-TX advertises, which attracts a subscription, then publishes",
         CHAIN_3,
         {"C1": "B1", "C2": "B3"},
         {"C1": Script((d_tx(adv("C1", P), pub("C1", class_="p")),))},
         (("C2", "sub", P),),
         ours(
             early=weaker(
-                "what is passed on counts as done", "order", d_tx=paper_rules.EarlyAcknowledgements
-            ),
-            paper=weaker(
-                "Algorithm 2, line 19 as printed",
-                "undecided",
+                "an operation counts as done when it was forwarded",
                 "order",
-                d_tx=paper_rules.PrintedAcknowledgements,
+                d_tx=paper_rules.EarlyAcknowledgements,
             ),
+            paper=PRINTED_ACKNOWLEDGEMENTS,
         ),
     )
 )
@@ -148,7 +142,7 @@ CROSSING: Mapping[str, Script] = {
 
 
 LETS_GO = box("take")
-#: W3 hands the stream of jobs to W1. W2 takes it from whoever has it: each lets go if it holds it.
+#: W3 hands the stream of jobs to W1. W2 takes it from its owner: each gives it up if it holds it.
 TAKES: Mapping[str, Script] = {
     "W1": Script(
         reactions=(
@@ -174,14 +168,14 @@ TAKES_HELD: tuple[tuple[str, Kind, Filter], ...] = (
 CONFLICTS = [
     Scenario(
         "asks-who-holds",
-        "W3 hands a stream to W1 while W2 takes it from whoever has it: handlers catch NotHeld",
+        "(7) W3 hands a stream to W1 while W2 takes it from its owner; handlers catch NotHeld",
         CHAIN_2,
         {"W1": "B1", "W2": "B1", "W3": "B2"},
         TAKES,
         TAKES_HELD,
         ours(
             unread=weaker(
-                "what a client answers from its own state counts as nothing read",
+                "an answer from the client's own state is not validated",
                 "cycle",
                 d_tx=paper_rules.UnreadLooks,
             )
@@ -189,7 +183,7 @@ CONFLICTS = [
     ),
     Scenario(
         "sub-against-adv",
-        "(7) one D-TX subscribes what another advertises",
+        "(7) one D-TX subscribes to what another advertises",
         CHAIN_3,
         {"A": "B1", "B": "B3"},
         {
@@ -199,7 +193,7 @@ CONFLICTS = [
         (),
         ours(
             paper=weaker(
-                "Algorithm 3: publications are validated, nothing else",
+                "Algorithm 3: only publications are validated",
                 "divergence",
                 d_tx=paper_rules.PrintedIsolation,
             ),
@@ -207,19 +201,19 @@ CONFLICTS = [
     ),
     Scenario(
         "one-sided-validation",
-        "(7) two D-TX, each publishes what the other subscribes",
+        "(7) two D-TX; each publishes what the other subscribes to",
         CHAIN_3,
         {"A": "B1", "B": "B3"},
         MUTUAL,
         (("A", "adv", Y), ("B", "adv", X)),
         ours(
             paper=weaker(
-                "Algorithm 3: publications are validated, against what is committed",
+                "Algorithm 3: only publications are validated, against committed writes",
                 "cycle",
                 d_tx=paper_rules.PrintedIsolation,
             ),
             own_reads=weaker(
-                "own reads are validated, against what is committed or prepared",
+                "own reads are validated against committed and prepared writes",
                 "cycle",
                 d_tx=paper_rules.OwnReads,
             ),
@@ -227,19 +221,12 @@ CONFLICTS = [
     ),
     Scenario(
         "crossing-commits",
-        "(5) C subscribes in a D-TX, un-subscribes in its next; F's commit crosses the first one",
+        "(5) C subscribes in a D-TX and un-subscribes in its next; F's commit crosses the first",
         CHAIN_2,
         {"C": "B2", "F": "B1", "Q": "B1"},
         CROSSING,
         (("Q", "adv", X),),
-        ours(
-            paper=weaker(
-                "Algorithm 1: a snapshot is named by the latest commit",
-                "ghost",
-                "divergence",
-                d_tx=paper_rules.PrintedIsolation,
-            )
-        ),
+        ours(paper=PRINTED_SNAPSHOT),
     ),
     Scenario(
         "crossing-commits-3",
@@ -248,14 +235,7 @@ CONFLICTS = [
         {"C": "B3", "F": "B2", "Q": "B1"},
         CROSSING,
         (("Q", "adv", X),),
-        ours(
-            paper=weaker(
-                "Algorithm 1: a snapshot is named by the latest commit",
-                "ghost",
-                "divergence",
-                d_tx=paper_rules.PrintedIsolation,
-            )
-        ),
+        ours(paper=PRINTED_SNAPSHOT),
         quick=False,
     ),
     Scenario(
@@ -265,26 +245,19 @@ CONFLICTS = [
         {"C": "B4", "F": "B2", "Q": "B1"},
         CROSSING,
         (("Q", "adv", X),),
-        ours(
-            paper=weaker(
-                "Algorithm 1: a snapshot is named by the latest commit",
-                "ghost",
-                "divergence",
-                d_tx=paper_rules.PrintedIsolation,
-            )
-        ),
+        ours(paper=PRINTED_SNAPSHOT),
         quick=False,
     ),
     Scenario(
         "votes-of-all",
-        "(5) one D-TX subscribes what another advertises, and meets it at one broker only",
+        "(5) one D-TX subscribes to what another advertises; they meet at one broker only",
         CHAIN_2,
         {"A": "B1", "B": "B2"},
         {"A": Script((d_tx(sub("A", X)),)), "B": Script((d_tx(adv("B", X)),))},
         (),
         ours(
             visited=weaker(
-                "only brokers that an operation has come to are asked for their votes",
+                "only brokers that an operation has reached vote",
                 "dirty",
                 d_tx=paper_rules.VotesOfThoseConcerned,
             )
@@ -292,7 +265,7 @@ CONFLICTS = [
     ),
     Scenario(
         "independent",
-        "(9) two D-TX that do not conflict: neither waits, neither is aborted",
+        "(9) two D-TX that do not conflict: neither waits or is aborted",
         CHAIN_2,
         {"A": "B1", "B": "B2"},
         {
@@ -304,7 +277,7 @@ CONFLICTS = [
     ),
     Scenario(
         "two-changes",
-        "(6) one worker leaves and another comes, each in a D-TX, with a plain event on its way",
+        "(6) one worker stops and another starts, each in a D-TX; a plain event is on its way",
         CHAIN_3,
         {"E": "B1", "W1": "B2", "W2": "B3"},
         {
@@ -318,7 +291,7 @@ CONFLICTS = [
     ),
     Scenario(
         "plain-operation",
-        "(8) somebody subscribes, plainly, what a D-TX advertises",
+        "(8) a client subscribes, outside transactions, to what a D-TX advertises",
         CHAIN_3,
         {"A": "B1", "S": "B3"},
         {
@@ -328,7 +301,7 @@ CONFLICTS = [
         (),
         ours(
             unheld=weaker(
-                "plain operations are carried out when they come",
+                "plain operations are applied as soon as they arrive",
                 "divergence",
                 d_tx=paper_rules.UnheldOperations,
             ),
@@ -336,7 +309,7 @@ CONFLICTS = [
     ),
     Scenario(
         "held-d-tx-ni",
-        "(8) a D-TX-NI subscribes and has G publish; the subscription may have to wait for a D-TX",
+        "(8) a D-TX-NI subscribes and lets G publish; the subscription may have to wait for a D-TX",
         CHAIN_3,
         {"G": "B1", "Q": "B2", "C": "B3"},
         {
@@ -347,7 +320,7 @@ CONFLICTS = [
         (("C", "adv", box("ask")), ("G", "sub", box("ask")), ("G", "adv", X), ("Q", "adv", X)),
         ours(
             overtaken=weaker(
-                "what comes behind an operation that waits is handled before it",
+                "messages behind a waiting operation are handled before it",
                 "order",
                 d_tx_ni=paper_rules.Overtaken,
             ),

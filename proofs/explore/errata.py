@@ -1,10 +1,9 @@
-"""The traces in `errata.md`: what the explorer finds, written down, and compared with it again.
+"""The traces in `errata.md`: written by the explorer, and compared with what it finds now.
 
-Under a heading `### SCENARIO, rules: NAME` of the document stands, indented, the shortest run that
-the explorer finds for it, and nothing else. Headings are written by people, and which runs are
-worth telling is for them to say; what is under a heading is written by `padres-tx explore --errata
---write`. A run that has not changed is not written differently, so the document is compared as
-text, line by line.
+Below each heading `### SCENARIO, rules: NAME` of the document is, indented, the shortest run that
+the explorer finds for it, and nothing else. People write the headings and choose the runs;
+`padres-tx explore --errata --write` writes the text below a heading. A run that has not changed is
+written in the same way, so the document is compared as text, line by line.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from proofs.explore.scenarios import SCENARIOS
 
 DOCUMENT = Path(__file__).parents[1] / "errata.md"
 
-#: A heading, and what belongs to it: empty and indented lines.
+#: A heading, and the empty and indented lines below it.
 SECTION = re.compile(r"^### ([\w-]+), rules: ([\w-]+)\n((?:\n| {4}.*\n)*)", re.MULTILINE)
 
 INDENT = " " * 4
@@ -32,7 +31,7 @@ class ErrataSection(NamedTuple):
 
     scenario: str
     rules: str
-    told: tuple[str, ...]
+    lines: tuple[str, ...]
 
     @property
     def heading(self) -> str:
@@ -50,18 +49,18 @@ def sections(text: str) -> list[ErrataSection]:
 
 
 def found(scenario: str, rules: str) -> tuple[str, ...]:
-    """What the explorer finds now. Raises KeyError if there is no such scenario or rules."""
+    """The run that the explorer finds now. Raises KeyError for an unknown scenario or rules."""
     return tuple(describe_run(explore(SCENARIOS[scenario], rules)))
 
 
 def difference(section: ErrataSection, now: tuple[str, ...]) -> list[str]:
-    """How a section differs from what is found now; nothing if it does not."""
+    """The differences between a section and what is found now, as a unified diff."""
     names = f"errata.md, {section.heading}", "the explorer"
-    return list(difflib.unified_diff(section.told, now, *names, lineterm=""))
+    return list(difflib.unified_diff(section.lines, now, *names, lineterm=""))
 
 
 def rewritten(text: str, find: Callable[[str, str], tuple[str, ...]] = found) -> Iterator[str]:
-    """The document with what is found now, piece by piece; put them together."""
+    """The document with the runs that are found now, in pieces to be joined."""
     end = 0
     for match in SECTION.finditer(text):
         scenario, rules, _ = match.groups()

@@ -1,21 +1,21 @@
 """A whole overlay as a tuple of small numbers, and the moves that lead from one to the next.
 
 A global state is one number for each node (see `nodes`) and one for the content of each link. A
-move delivers the first frame of a link, or lets a node do something unasked. Both are look-ups in
-tables once they have been made; comparing and hashing states is comparing and hashing tuples.
+move delivers the first frame of a link, or lets a node act unasked. Once computed, both are looked
+up in tables; states are compared and hashed as tuples.
 
-**Which moves need not be tried** (`Network.moves`). Deliveries to different nodes commute: each
+**Moves that need not be tried** (`Network.moves`). Deliveries to different nodes commute: each
 takes the head of a queue into its node and appends to queues out of it, so neither enables,
-disables or changes the other, in whichever order. Only moves of one node compete. A set D of nodes
-may therefore go first (all enabled moves of its nodes, and no others) if no other node can
-bring a node of D a choice that it does not have yet. In a tree that can be seen: what comes to d
-from its neighbour s outside D is sent by s, and s hears nothing, as long as D does not move, but
-from the branch behind it. So it is enough that for each such s a frame waits on the link from s to
-d already (then the next move from there is known, whatever else comes behind it), or that the
-branch behind s is silent: nothing on its links, the link from d to s included, and nobody there who
-acts unasked. These are persistent sets in the sense of Godefroid; with them every state in which
-nothing moves any more is still reached, and that is where runs are judged. Faults of the code stay
-in the state, so they are seen there too.
+disables or changes the other, in either order. Only moves of one node compete. A set D of nodes may
+therefore go first (all enabled moves of its nodes, and no others) if no other node can give a node
+of D a choice that it does not have yet. In a tree that can be decided: what comes to d from its
+neighbour s outside D is sent by s, and as long as D does not move, s receives only from the branch
+behind it. So it is enough that for each such s either a frame already waits on the link from s to d
+(then the next move from there is known, whatever comes behind it), or the branch behind s is
+silent: nothing on its links, including the link from d to s, and no node there that can act
+unasked. These are persistent sets in the sense of Godefroid; with them every state in which nothing
+moves any more is still reached, and that is where runs are checked. Faults of the code stay in the
+state, so they are seen there too.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ State: TypeAlias = tuple[int, ...]
 
 
 class NetworkMove(NamedTuple):
-    """Deliver the head of a link (`link` >= 0), or let a node do something unasked."""
+    """Deliver the head of a link (`link` >= 0), or let a node act unasked."""
 
     node: int
     link: int
-    urge: str = ""
+    own_move: str = ""
 
 
 class Queues:
@@ -63,12 +63,12 @@ class Queues:
         return found
 
 
-#: Where a move leaves a node, and what it puts on which links (by their places in a state).
+#: The node's state after a move, and the frames that it puts on links (by their places in a state).
 _Step: TypeAlias = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 
 
 class Network:
-    """Nodes, joined by links in both directions as a tree."""
+    """Nodes, connected as a tree by links in both directions."""
 
     def __init__(self, nodes: Sequence[ExploredNode], edges: Iterable[tuple[Hop, Hop]]) -> None:
         self.nodes = nodes
@@ -81,7 +81,7 @@ class Network:
         self.frames = Numbering[bytes]()
         self._queues = Queues()
         self._delivered: dict[tuple[int, int, int], _Step] = {}
-        self._urged: dict[tuple[int, int, str], _Step] = {}
+        self._unasked: dict[tuple[int, int, str], _Step] = {}
         size = len(nodes)
         #: For each node: the links into it, and its neighbours.
         self._into = [[at for at, (_, b) in enumerate(self.links) if b == n] for n in range(size)]
@@ -110,7 +110,7 @@ class Network:
 
     def apply(self, state: State, move: NetworkMove) -> State:
         """The state after a move."""
-        node, link, urge = move
+        node, link, own_move = move
         after = list(state)
         if link >= 0:
             at = len(self.nodes) + link
@@ -118,28 +118,28 @@ class Network:
             step = self._delivered.get((state[node], link, frame))
         else:
             frame = -1
-            step = self._urged.get((node, state[node], urge))
+            step = self._unasked.get((node, state[node], own_move))
         if step is None:
             made = self._make(state, move)
             step = made.state, self._sent(node, made.sent)
             if link >= 0:
                 self._delivered[state[node], link, frame] = step
             else:
-                self._urged[node, state[node], urge] = step
+                self._unasked[node, state[node], own_move] = step
         after[node], sent = step
         for out, frames in sent:
             after[out] = self._queues.push(after[out], frames)
         return tuple(after)
 
     def look(self, state: State, move: NetworkMove) -> tuple[bytes | None, NodeStep]:
-        """What a move delivers (None: nothing), and what comes of it, in full."""
+        """The frame that a move delivers (None: none), and the step that follows, in full."""
         frame = self._head(state, move.link) if move.link >= 0 else None
         return frame, self._make(state, move)
 
     def _make(self, state: State, move: NetworkMove) -> NodeStep:
         node = self.nodes[move.node]
         if move.link < 0:
-            return node.urge(state[move.node], move.urge)
+            return node.move_unasked(state[move.node], move.own_move)
         source = self.nodes[self.links[move.link][0]].hop
         return node.receive(state[move.node], source, self._head(state, move.link))
 
@@ -158,14 +158,16 @@ class Network:
     # --- moves ---
 
     def enabled(self, state: State, node: int) -> list[NetworkMove]:
-        """What a node can do next."""
+        """The moves that a node can make next."""
         size = len(self.nodes)
         found = [NetworkMove(node, link) for link in self._into[node] if state[size + link]]
-        found += [NetworkMove(node, -1, urge) for urge in self.nodes[node].urges(state[node])]
+        found += [
+            NetworkMove(node, -1, own_move) for own_move in self.nodes[node].own_moves(state[node])
+        ]
         return found
 
     def moves(self, state: State) -> list[NetworkMove]:
-        """Moves that are enough to try; none if nothing can move."""
+        """The moves that have to be tried; none if nothing can move."""
         best: list[NetworkMove] = []
         enabled = [self.enabled(state, node) for node in range(len(self.nodes))]
         active = [bool(moves) for moves in enabled]
@@ -183,7 +185,7 @@ class Network:
         return best
 
     def _closure(self, state: State, active: list[bool], node: int) -> list[int]:
-        """A node and those that have to go first with it."""
+        """A node and the nodes that have to go first with it."""
         size = len(self.nodes)
         first, todo = [node], [node]
         while todo:

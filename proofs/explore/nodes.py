@@ -1,14 +1,15 @@
 """The nodes of an exploration: brokers and scripted clients, each a table of steps.
 
-What a node does depends on its own state and the message that it is given, on nothing else. So a
-node's states are numbered as they are met, and the real code runs once for each state and message;
-after that the step is looked up. An exploration of millions of global states runs the brokers'
-code some thousands of times.
+What a node does depends only on its own state and the message that it receives. So a node's states
+are numbered in the order in which they are found, and the real code runs once for each state and
+message; after that the step is looked up. An exploration of millions of global states runs the
+brokers' code some thousands of times.
 
-A broker's state is its core, the timers it has set, and what has to be known of its past to judge
-it (`BrokerPast`): what its clients have said, and its records, each transaction's in their order.
-How those of different transactions interleave is left out: what came of it is in the tables and
-with the clients. A node whose code raises is in a state of its own, from which it says nothing.
+A broker's state is its core, the timers that it has set, and the part of its past that the checks
+need (`BrokerPast`): the operations of its clients, and its records, in order for each transaction.
+How the records of different transactions interleave is left out, because its effects are in the
+tables and with the clients. A node whose code raises is in a state of its own, in which it sends
+nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from overlay.wire.codec import decode_message, encode
 from proofs.explore.scripted_clients import Script, ScriptedClient
 from proofs.explore.snapshot import canonical, digest, freeze, thaw
 
-#: The last frame of a client's link: it has gone.
+#: The last frame on the link of a client that has left.
 GONE = b""
 
-#: What a client may do at any moment, if its role lets it.
+#: The move by which a client leaves at any moment, if its script allows it.
 LEAVE = "leave"
 
-#: Deliveries take no time here; deadlines ring when they are let, not when they are due.
+#: The time of every step: deliveries take none, and a deadline passes at any moment where the
+#: scenario allows it, not when it is due.
 NOW = 0.0
 
 
@@ -41,7 +43,7 @@ T = TypeVar("T")
 
 
 class NodeStep(NamedTuple):
-    """Where a step leads, and what it sends and records, in order."""
+    """The state after a step, and what the step sends and records, in order."""
 
     state: int
     sent: tuple[tuple[Hop, bytes], ...] = ()
@@ -49,7 +51,7 @@ class NodeStep(NamedTuple):
 
 
 class Numbering(Generic[T]):
-    """Things numbered as they are met."""
+    """Numbers things in the order in which they are found."""
 
     def __init__(self) -> None:
         self._things: list[T] = []
@@ -78,24 +80,24 @@ class ExploredNode(Protocol):
         """Take a frame."""
         ...
 
-    def urge(self, state: int, urge: str) -> NodeStep:
-        """Do something unasked: let a timer ring, leave."""
+    def move_unasked(self, state: int, own_move: str) -> NodeStep:
+        """Act unasked: let a deadline pass, or leave."""
         ...
 
-    def urges(self, state: int) -> tuple[str, ...]:
-        """What the node may do unasked."""
+    def own_moves(self, state: int) -> tuple[str, ...]:
+        """The moves that the node may make unasked."""
         ...
 
     def fault(self, state: int) -> str:
-        """What the code raised, if it did."""
+        """The text of the exception that the code raised, or ""."""
         ...
 
     def key(self, state: int) -> bytes:
-        """A name of the state that is the same in every process."""
+        """A key of the state that is the same in every process."""
         ...
 
     def __len__(self) -> int:
-        """In how many states it was met."""
+        """The number of states that were found."""
         ...
 
 
@@ -103,7 +105,7 @@ class ExploredNode(Protocol):
 
 
 class AppliedOperation(NamedTuple):
-    """A routing operation that a client of this broker has done."""
+    """A routing operation of a client of this broker, as it was applied there."""
 
     client: str
     number: int
@@ -113,34 +115,34 @@ class AppliedOperation(NamedTuple):
 
 
 class BrokerPast(NamedTuple):
-    """What has to be known of a broker's past to judge it."""
+    """The part of a broker's past that the checks need."""
 
-    words: tuple[AppliedOperation, ...] = ()
-    #: The records of each transaction, and of each client's plain traffic, in their order; without
-    #: numbers and times, which say nothing that their order does not.
+    operations: tuple[AppliedOperation, ...] = ()
+    #: The records of each transaction, and of each client's plain traffic, in order; without
+    #: numbers and times, which add nothing to the order.
     records: tuple[tuple[str, tuple[Record, ...]], ...] = ()
 
     def after(self, records: Iterable[Record]) -> BrokerPast:
-        words, kept = dict.fromkeys(self.words), dict(self.records)
+        operations, kept = dict.fromkeys(self.operations), dict(self.records)
         for record in records:
             if record.kind == "apply" and record.source == client_hop(record.client):
                 number = int(record.op_id.rpartition("#")[2])
-                words[
+                operations[
                     AppliedOperation(
                         record.client, number, record.op_kind, record.filter, record.tx
                     )
                 ] = None
             if record.kind not in ("begin", "end"):
                 whose = record.tx or client_hop(record.client)
-                # Only who routes looks at the tables in a version.
+                # Only records of routing depend on the version of the tables.
                 view = record.version if record.kind in ("apply", "match") else ""
                 same = msgspec.structs.replace(record, seq=0, at_ns=0, version=view)
                 kept[whose] = (*kept.get(whose, ()), same)
                 if record.kind == "apply" and not record.tx and not is_client(Hop(record.source)):
-                    # It may be here because of a transaction, so its place among that one's counts.
+                    # A transaction may have moved it here, so its place among that one's counts.
                     for tx in [tx for tx in kept if not is_client(Hop(tx))]:
                         kept[tx] = (*kept[tx], same)
-        return BrokerPast(tuple(sorted(words)), tuple(sorted(kept.items())))
+        return BrokerPast(tuple(sorted(operations)), tuple(sorted(kept.items())))
 
     def of(self, whose: str) -> tuple[Record, ...]:
         """The records of a transaction, or of a client's plain traffic (by its hop)."""
@@ -163,61 +165,61 @@ class CoreStep(NamedTuple):
 
 
 class BrokerNode:
-    """A broker and the states in which it was met; the first is the one it is made with.
+    """A broker and its states; the first is the one that it was created in.
 
-    A state is a core and its past. The core's steps do not depend on the past, so they are made
+    A state is a core and its past. The core's steps do not depend on the past, so they are computed
     once for all pasts.
     """
 
-    def __init__(self, broker: Broker, facts: BrokerPast, *, ring: bool) -> None:
+    def __init__(self, broker: Broker, past: BrokerPast, *, deadlines: bool) -> None:
         self.hop = Hop(broker.name)
         self.cores: list[CoreState] = []
-        #: Steps that the broker's code was run for.
+        #: Steps for which the broker's code was run.
         self.runs = 0
         self._states = Numbering[tuple[int, int]]()
-        self._facts = Numbering[BrokerPast]()
+        self._pasts = Numbering[BrokerPast]()
         self._known: dict[bytes, int] = {}
         self._steps: dict[tuple[int, Hop | None, bytes | str], CoreStep] = {}
-        self._ring = ring
-        self._states.of((self._learn(broker, ()), self._facts.of(facts)))
+        self._deadlines = deadlines
+        self._states.of((self._core_number(broker, ()), self._pasts.of(past)))
 
     def receive(self, state: int, source: Hop, frame: bytes) -> NodeStep:
         return NodeStep(state) if self.fault(state) else self._step(state, source, frame)
 
-    def urge(self, state: int, urge: str) -> NodeStep:
-        return self._step(state, None, urge)
+    def move_unasked(self, state: int, own_move: str) -> NodeStep:
+        return self._step(state, None, own_move)
 
-    def urges(self, state: int) -> tuple[str, ...]:
+    def own_moves(self, state: int) -> tuple[str, ...]:
         timers = self.core(state).timers
-        # The next slice of long work always comes; deadlines only where they are let.
-        return timers if self._ring else tuple(key for key in timers if key == WORK)
+        # The next slice of long work always comes; deadlines pass only where the scenario says so.
+        return timers if self._deadlines else tuple(key for key in timers if key == WORK)
 
     def fault(self, state: int) -> str:
         return self.core(state).fault
 
     def key(self, state: int) -> bytes:
-        return digest(self.core(state).key, canonical(self.facts(state)))
+        return digest(self.core(state).key, canonical(self.past(state)))
 
     def core(self, state: int) -> CoreState:
         return self.cores[self._states[state][0]]
 
-    def facts(self, state: int) -> BrokerPast:
-        return self._facts[self._states[state][1]]
+    def past(self, state: int) -> BrokerPast:
+        return self._pasts[self._states[state][1]]
 
     def __len__(self) -> int:
         return len(self._states)
 
     def _step(self, state: int, source: Hop | None, what: bytes | str) -> NodeStep:
-        core, facts = self._states[state]
+        core, past = self._states[state]
         step = self._steps.get((core, source, what))
         if step is None:
             step = self._steps[core, source, what] = self._run(self.cores[core], source, what)
         if step.records:
-            facts = self._facts.of(self._facts[facts].after(step.records))
-        return NodeStep(self._states.of((step.core, facts)), step.sent, step.records)
+            past = self._pasts.of(self._pasts[past].after(step.records))
+        return NodeStep(self._states.of((step.core, past)), step.sent, step.records)
 
     def _run(self, core: CoreState, source: Hop | None, what: bytes | str) -> CoreStep:
-        """Let the code run."""
+        """Run the broker's code."""
         self.runs += 1
         broker = thaw(core.image)
         try:
@@ -230,7 +232,7 @@ class BrokerNode:
             else:
                 assert source is not None
                 effects = broker.receive(source, decode_message(what), NOW)
-        except Exception as error:  # Whatever it is, it is a finding.
+        except Exception as error:  # Any exception is a finding.
             return self._failed(core, f"{type(error).__name__}: {error}")
         return self._carry_out(broker, core, effects)
 
@@ -251,14 +253,14 @@ class BrokerNode:
                     timers.pop(key, None)
                 case Close(hop, code, reason):
                     return self._failed(before, f"closes the link to {hop}: {code}, {reason}")
-        core = self._learn(broker, tuple(sorted(timers)))
+        core = self._core_number(broker, tuple(sorted(timers)))
         return CoreStep(core, tuple(sent), tuple(records))
 
     def _failed(self, before: CoreState, fault: str) -> CoreStep:
         key = digest(before.key, fault.encode())
         return CoreStep(self._number(before._replace(key=key, fault=fault)))
 
-    def _learn(self, broker: Broker, timers: tuple[str, ...]) -> int:
+    def _core_number(self, broker: Broker, timers: tuple[str, ...]) -> int:
         key = digest(canonical(broker), canonical(timers))
         known = self._known.get(key)
         return self._number(CoreState(freeze(broker), timers, key)) if known is None else known
@@ -274,32 +276,32 @@ class BrokerNode:
 
 
 class ClientNode:
-    """A scripted client and the states in which it was met: the actor, and whether it is there."""
+    """A scripted client and its states: the client, and whether it is connected."""
 
-    def __init__(self, actor: ScriptedClient, edge: Hop, role: Script) -> None:
-        self.hop = client_hop(actor.name)
+    def __init__(self, client: ScriptedClient, edge: Hop, script: Script) -> None:
+        self.hop = client_hop(client.name)
         self.edge = edge
-        self._role = role
+        self._script = script
         self._states = Numbering[tuple[ScriptedClient, bool]]()
-        actor, said = actor.open(role)
-        self._states.of((actor, True))
-        #: What is on its link from the beginning.
-        self.opening = tuple(encode(message) for message in said)
+        client, messages = client.open(script)
+        self._states.of((client, True))
+        #: The frames on its link in the first state.
+        self.opening = tuple(encode(message) for message in messages)
 
     def receive(self, state: int, source: Hop, frame: bytes) -> NodeStep:
-        actor, here = self._states[state]
+        client, here = self._states[state]
         if not here:
             return NodeStep(state)
-        actor, answers = actor.receive(decode_message(frame), self._role)
+        client, answers = client.receive(decode_message(frame), self._script)
         sent = tuple((self.edge, encode(answer)) for answer in answers)
-        return NodeStep(self._states.of((actor, True)), sent)
+        return NodeStep(self._states.of((client, True)), sent)
 
-    def urge(self, state: int, urge: str) -> NodeStep:
-        assert urge == LEAVE
-        return NodeStep(self._states.of((self.actor(state), False)), ((self.edge, GONE),))
+    def move_unasked(self, state: int, own_move: str) -> NodeStep:
+        assert own_move == LEAVE
+        return NodeStep(self._states.of((self.client(state), False)), ((self.edge, GONE),))
 
-    def urges(self, state: int) -> tuple[str, ...]:
-        return (LEAVE,) if self._role.may_leave and self.is_here(state) else ()
+    def own_moves(self, state: int) -> tuple[str, ...]:
+        return (LEAVE,) if self._script.may_leave and self.is_here(state) else ()
 
     def fault(self, state: int) -> str:
         return ""
@@ -307,7 +309,7 @@ class ClientNode:
     def key(self, state: int) -> bytes:
         return digest(canonical(self._states[state]))
 
-    def actor(self, state: int) -> ScriptedClient:
+    def client(self, state: int) -> ScriptedClient:
         return self._states[state][0]
 
     def is_here(self, state: int) -> bool:

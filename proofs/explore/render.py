@@ -1,7 +1,7 @@
-"""The story of a run that was explored, for people: who got what from whom, and what came of it.
+"""An explored run as text: which node received which message from which, and what it did.
 
-Messages are put into words by their classes and fields, so that a new one can be told without
-anybody having to write it down here; those that occur in every story have words of their own.
+Messages are described by their classes and fields, so a new message needs no text here; those that
+occur in every run have texts of their own.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from proofs.explore.snapshot import thaw
 
 
 def describe_scenario(scenario: Scenario) -> Iterator[str]:
-    """Who is where, holds what, and is about to do what."""
+    """The brokers and clients of a scenario, what each client holds, and its script."""
     edges = ", ".join(f"{one}-{other}" for one, other in scenario.edges)
     yield f"brokers {edges or ', '.join(dict.fromkeys(scenario.homes.values()))}"
     for client, home in scenario.homes.items():
         held = [f"{kind}({format_filter(f)})" for who, kind, f in scenario.held if who == client]
         yield f"{client} at {home}" + (f" holds {', '.join(held)}" if held else "")
-        role = scenario.role(client)
-        for act in role.opening:
-            yield f"    does {_act(act)}"
-        for act in role.after:
-            yield f"    then {_act(act)}"
-        for on, steps, error, catches in role.reactions:
+        script = scenario.script(client)
+        for action in script.opening:
+            yield f"    does {_act(action)}"
+        for action in script.after:
+            yield f"    then {_act(action)}"
+        for on, steps, error, catches in script.reactions:
             does = f"fails: {error}" if error else ", ".join(map(_step, steps)) or "nothing"
             yield f"    on tcm({format_filter(on)}): {does}{' if it holds it' * catches}"
-        if role.may_leave:
-            yield "    may be gone at any moment"
+        if script.may_leave:
+            yield "    may leave at any moment"
 
 
 def trace(result: Exploration) -> list[str]:
@@ -57,23 +57,23 @@ def trace(result: Exploration) -> list[str]:
 
 
 def describe_run(result: Exploration) -> Iterator[str]:
-    """The scene, the moves that lead to the anomaly, and what is wrong in the end."""
+    """The scenario, the moves that lead to the anomaly, and the anomaly."""
     for line in describe_scenario(result.scenario):
         yield f"  {line}"
     yield from describe_anomaly(result)
 
 
 def describe_anomaly(result: Exploration) -> Iterator[str]:
-    """The moves that lead to the anomaly, and what is wrong in the end."""
-    yield f"anomaly after {len(result.path)} moves, and none after fewer:"
+    """The moves that lead to the anomaly, and the anomaly."""
+    yield f"anomaly after {len(result.path)} moves, none after fewer:"
     for at, line in enumerate(trace(result), 1):
         yield f"{at:4}. {line}"
     for finding in result.findings:
         yield f"{finding.kind}: {finding.text}"
 
 
-def _act(act: Action) -> str:
-    match act:
+def _act(action: Action) -> str:
+    match action:
         case PlainPublication(point):
             return f"pub({format_publication(point)})"
         case PlainOperation(kind, filter):
@@ -95,23 +95,23 @@ def _step(step: Step) -> str:
 
 
 def _move(result: Exploration, state: State, move: NetworkMove) -> str:
-    assert result.stage is not None
-    network = result.stage.network
+    assert result.prepared is not None
+    network = result.prepared.network
     frame, step = network.look(state, move)
     node = network.nodes[move.node]
-    who = _name(node.hop)
-    if move.urge == LEAVE:
-        told = f"{who} is gone"
-    elif move.urge:
-        told = f"{who}: the deadline {move.urge} passes"
+    name = _name(node.hop)
+    if move.own_move == LEAVE:
+        text = f"{name} leaves"
+    elif move.own_move:
+        text = f"{name}: the deadline {move.own_move} passes"
     else:
         assert frame is not None
         source = network.nodes[network.links[move.link][0]].hop
-        told = f"{_name(source)} to {who}: {_frame(result, source, node.hop, frame)}"
+        text = f"{_name(source)} to {name}: {_frame(result, source, node.hop, frame)}"
     done = [line for record in step.records if (line := _record(record))]
     if fault := node.fault(step.state):
         done.append(fault)
-    return told + (f"  [{'; '.join(done)}]" if done else "")
+    return text + (f"  [{'; '.join(done)}]" if done else "")
 
 
 def _name(hop: str) -> str:
@@ -121,23 +121,23 @@ def _name(hop: str) -> str:
 def _record(record: Record) -> str:
     match record.kind:
         case "apply" | "undo":
-            verb = "stores" if "+" in record.outcome.split() else "takes out"
+            verb = "stores" if "+" in record.outcome.split() else "removes entries for"
             if "+" not in record.outcome.split() and not record.outcome.startswith("-"):
-                verb = "has nothing to change for"
+                verb = "changes nothing for"
             return f"{verb} {record.client}'s {record.op_kind}({record.filter})"
         case "match":
             hops = ", ".join(map(_name, record.dests))
-            return f"routes {record.op_kind}({record.filter}) to {hops or 'nobody'}"
+            return f"routes {record.op_kind}({record.filter}) to {hops or 'no hop'}"
         case "decide":
             return f"{record.tx} is {record.outcome} here"
         case "deliver":
-            return f"hands ({record.filter}) to {', '.join(map(_name, record.dests))}"
+            return f"delivers ({record.filter}) to {', '.join(map(_name, record.dests))}"
     return ""
 
 
 def _frame(result: Exploration, source: Hop, dest: Hop, frame: bytes) -> str:
     if frame == GONE:
-        return "it has gone"
+        return "it has left"
     message = decode(frame)
     if not isinstance(message, EngineMessage):
         return message_text(message)
@@ -149,9 +149,9 @@ def _frame(result: Exploration, source: Hop, dest: Hop, frame: bytes) -> str:
 
 
 def _codec(result: Exploration, engine: str) -> Any:
-    """What the brokers' engines of that name talk with: their own module's, or a parent's."""
-    assert result.stage is not None
-    node = next(n for n in result.stage.network.nodes if isinstance(n, BrokerNode))
+    """The codec of the brokers' engine of that name, from its own module or a parent's."""
+    assert result.prepared is not None
+    node = next(n for n in result.prepared.network.nodes if isinstance(n, BrokerNode))
     made = type(thaw(node.cores[0].image).engines[engine])
     for kind in made.__mro__:
         codec = getattr(sys.modules[kind.__module__], "codec", None)
@@ -161,10 +161,10 @@ def _codec(result: Exploration, engine: str) -> Any:
 
 
 def message_text(message: Any) -> str:
-    """A message in words."""
+    """A message as text."""
     match message:
         case Pub():
-            hidden = f" hiding {_value(message.hidden)}" if message.hidden else ""
+            hidden = f" stamped {_value(message.hidden)}" if message.hidden else ""
             return f"pub({format_publication(message.point)}){hidden}"
         case Operation():
             return f"{message.client}'s {message.kind}({format_filter(message.filter)})"
@@ -172,23 +172,23 @@ def message_text(message: Any) -> str:
             return f"refused: {code}" if code else "done"
         case Step():
             return _step(message)
-    said = [type(message).__name__.lower()]
+    parts = [type(message).__name__.lower()]
     fields = msgspec.structs.fields(message)
     for field in fields:
         value = getattr(message, field.name)
         if field.name in ("req", "age", "deadline_s", "number", "seq", "life", "payload", "reason"):
             continue
         if field.name == "tx":
-            said.insert(1, tx_text(value))
+            parts.insert(1, tx_text(value))
         elif field.name == "committed":
-            said.append("commit" if value else "abort")
+            parts.append("commit" if value else "abort")
         elif not field.required and value == field.default:
             continue
         elif isinstance(value, Operation | Pub | Step):
-            said.append(message_text(value))
+            parts.append(message_text(value))
         elif value not in (0, "", (), {}):
-            said.append(f"{field.name}={_value(value)}")
-    return " ".join(said)
+            parts.append(f"{field.name}={_value(value)}")
+    return " ".join(parts)
 
 
 def _value(value: Any) -> str:
@@ -197,7 +197,7 @@ def _value(value: Any) -> str:
     if isinstance(value, msgspec.Struct):
         return message_text(value)
     if isinstance(value, Effective):
-        return _value((value.kind, value.filter))  # As elsewhere, without numbers.
+        return _value((value.kind, value.filter))  # Without numbers, as elsewhere.
     if isinstance(value, tuple):
         if [type(part) for part in value] == [str, int, int]:
             return tx_text(value)

@@ -1,8 +1,8 @@
-"""What is explored: an overlay, who is where and holds what, who does what, by which rules.
+"""A scenario: an overlay, its clients, what they hold, their scripts, and the rules of the brokers.
 
-A scenario is data; `scenarios` has the named ones. Set up, it is a network at rest in which
-everybody is about to begin: joins and what is held before are over, and the openings are on their
-links. Rules say which engines the brokers run: ours, or variants from `proofs.faults.paper_rules`.
+A scenario is data; `scenarios` has the named ones. Prepared, it is a network at rest in which every
+client is about to begin: joins and earlier operations are over, and the opening messages are on
+their links. Rules name the engines that the brokers run: ours, or variants from `proofs.faults`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from proofs.explore.scripted_clients import (
 
 
 class Rules(NamedTuple):
-    """How brokers behave in an exploration, and what that must lead to."""
+    """The engines of the brokers in an exploration, and the anomalies that these must lead to."""
 
     engines: Mapping[str, EngineFactory]
-    #: Kinds of anomalies, one of which must be found; empty if there must be none.
+    #: Kinds of anomalies of which one must be found; empty if there must be none.
     expected: tuple[str, ...] = ()
     #: Changes a broker before anything happens.
     broker: Callable[[Broker], None] = lambda broker: None
@@ -44,19 +44,19 @@ class Rules(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One thing to explore."""
+    """A small overlay to explore."""
 
     name: str
     about: str
     edges: tuple[tuple[str, str], ...]
     #: The edge broker of each client.
     homes: Mapping[str, str]
-    roles: Mapping[str, Script]
-    #: What clients hold before it begins, in this order.
+    scripts: Mapping[str, Script]
+    #: The operations of clients before it begins, in order.
     held: tuple[tuple[str, Kind, Filter], ...] = ()
     rules: Mapping[str, Rules] = field(default_factory=dict)
     #: Whether deadlines may pass, at any moment.
-    ring: bool = False
+    deadlines: bool = False
     #: Small enough for every test run.
     quick: bool = True
 
@@ -67,41 +67,43 @@ class Scenario:
         tree.add_edges_from(self.edges)
         return tree
 
-    def role(self, client: str) -> Script:
-        return self.roles.get(client, Script())
+    def script(self, client: str) -> Script:
+        return self.scripts.get(client, Script())
 
-    def words(self, client: str) -> tuple[tuple[str, Filter], ...]:
-        """What a client has said before it begins, if it ever asks what it holds."""
-        if not any(reaction.catches for reaction in self.role(client).reactions):
+    def issued(self, client: str) -> tuple[tuple[str, Filter], ...]:
+        """A client's operations before it begins, if its script depends on what it holds."""
+        if not any(reaction.catches for reaction in self.script(client).reactions):
             return ()
         return tuple((kind, filter) for who, kind, filter in self.held if who == client)
 
     @property
-    def acts(self) -> list[tuple[str, Action]]:
-        return [(client, act) for client, role in self.roles.items() for act in role.acts]
+    def actions(self) -> list[tuple[str, Action]]:
+        return [
+            (client, action) for client, script in self.scripts.items() for action in script.actions
+        ]
 
     @property
     def engines(self) -> list[str]:
-        """The engines of the transactions in it."""
+        """The engines of its transactions."""
         found = (
-            act.engine
-            for _, act in self.acts
-            if isinstance(act, DynamicTransaction | StaticTransaction)
+            action.engine
+            for _, action in self.actions
+            if isinstance(action, DynamicTransaction | StaticTransaction)
         )
         return list(dict.fromkeys(found))
 
 
 class PreparedScenario(NamedTuple):
-    """A scenario that is about to begin."""
+    """A scenario that is ready to be explored."""
 
     network: Network
     start: State
-    #: What was recorded while it was set up.
+    #: The records of setting it up.
     records: tuple[Record, ...]
 
 
 def set_up(scenario: Scenario, rules: Rules) -> PreparedScenario:
-    """Let everybody join and hold what is held, and put the openings on their links."""
+    """Let all clients join and issue their earlier operations; put the openings on their links."""
     tree = scenario.tree
 
     def broker(name: BrokerName, others: Iterable[BrokerName]) -> Broker:
@@ -126,24 +128,25 @@ def set_up(scenario: Scenario, rules: Rules) -> PreparedScenario:
         number = numbers[client] = numbers[client] + 1
         sim.send(client, Operation(number, kind, client, number, filter))
         sim.run()
-    # What went before explains who holds what; its order plays no part.
-    facts = {
-        name: BrokerPast(BrokerPast().after(r for r in sim.records if r.node == name).words)
+    # Earlier operations explain what clients hold; their order does not matter.
+    past = {
+        name: BrokerPast(BrokerPast().after(r for r in sim.records if r.node == name).operations)
         for name in sim.brokers
     }
 
     clients = [
         ClientNode(
             ScriptedClient(
-                client, numbers[client], words=scenario.words(client), life=lives[client]
+                client, numbers[client], issued=scenario.issued(client), life=lives[client]
             ),
             Hop(home),
-            scenario.role(client),
+            scenario.script(client),
         )
         for client, home in scenario.homes.items()
     ]
     brokers = [
-        BrokerNode(broker, facts[name], ring=scenario.ring) for name, broker in sim.brokers.items()
+        BrokerNode(broker, past[name], deadlines=scenario.deadlines)
+        for name, broker in sim.brokers.items()
     ]
     nodes: list[ExploredNode] = [*clients, *brokers]
     edges = [(Hop(one), Hop(other)) for one, other in scenario.edges]

@@ -1,4 +1,4 @@
-"""Parts that several scenarios share: trees, filters, rules, and two handovers."""
+"""Parts that several scenarios share: trees, filters, rules, handovers and dispatching."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ def engines(**replaced: Callable[[Any], Any]) -> Mapping[str, EngineFactory]:
 
 
 def ours(**weaker: Rules) -> dict[str, Rules]:
+    """Our rules, and the weaker ones by name."""
     named = {name.replace("_", "-"): rules for name, rules in weaker.items()}
     return {"ours": Rules(engines()), **named}
 
 
 def sliced(
-    about: str = "ours, with all work cut into slices", *expected: str, **replaced: Any
+    about: str = "ours, with all work split into slices", *expected: str, **replaced: Any
 ) -> Rules:
-    """Our rules, or others, with brokers that cut all that takes longer than one operation."""
+    """Our rules, or others, with brokers that split all work longer than one operation."""
     return Rules(engines(**replaced), expected, slicing_bugs.in_slices, about)
 
 
@@ -75,7 +76,7 @@ def d_tx(*steps: Any, **more: Any) -> DynamicTransaction:
 
 
 def handover(engine: str) -> Mapping[str, Script]:
-    """W1 lets W2 take the stream of jobs, and lets go of it; E publishes one meanwhile."""
+    """W1 asks W2 to take over the stream of jobs, and gives it up; E publishes a job meanwhile."""
     give = DynamicTransaction(engine, (tcm("W1", class_="move"), usub("W1", JOBS)))
     return {
         "E": Script((PlainPublication({"class": "job", "n": 1}),)),
@@ -105,7 +106,7 @@ DISPATCHING_HELD: tuple[tuple[str, Kind, Filter], ...] = (
 
 
 def plan(coordinator: str, *ops: static.Op) -> StaticTransaction:
-    """A static transaction, with who waits for whom worked out as for any user."""
+    """A static transaction; its dependencies are worked out as for any user."""
     made = static.Plan(coordinator)
     for op in ops:
         made.add(op)

@@ -1,8 +1,9 @@
-"""The named scenarios: what has gone wrong, or might, made as small as it can be and still show it.
+"""The named scenarios: each shows one possible anomaly, as small as it can be.
 
-Each has the rules by which it is to be explored: "ours", with which no run may end in an anomaly,
-and weaker ones, with which the search must find the anomaly that they lead to. "paper" is the
-published rule where there is one. The numbers in brackets are those of `errata.md`.
+Each scenario has the rules with which it is explored: "ours", with which no run may end in an
+anomaly, and weaker ones, with which the search must find the anomaly that they lead to. "paper" is
+the published rule where there is one. The numbers in brackets are those of the sections in
+`docs/decisions.md`.
 """
 
 from __future__ import annotations

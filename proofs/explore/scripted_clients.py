@@ -1,12 +1,12 @@
-"""Clients that follow a script: what they say at the beginning, and how they answer.
+"""Clients that follow a script: what they send at the beginning, and how they react.
 
-A script is data. What a client says at the beginning is on its link at once, in its order; since a
-message may stay on its link as long as it likes, this covers every moment at which a client could
-have said it. On a tcm a client does what the script has for that point; on the end of a
-transaction it may go on with more.
+A script is data. A client's first messages are on its link at once, in order; since a message may
+stay on its link for any time, this covers every moment at which the client could have sent it. A
+client reacts to a tcm as the script says for that point, and may go on with more actions when a
+transaction has ended.
 
-An actor's state is a number and a log, both immutable, so exploring costs it nothing. It knows
-nothing of brokers, nor of what it should have been told.
+The state of a scripted client is a number and a log, both immutable, so copying it costs the
+explorer nothing. It knows nothing of brokers, nor of what it should have received.
 """
 
 from __future__ import annotations
@@ -34,16 +34,14 @@ from padres_tx.client_messages import (
     to_client,
     tx_text,
 )
+from proofs.history import LATE
 from proofs.oracle import holds_part, table_of
 
-#: An end with one of these codes answers what was said too late; it is not the decision.
-LATE = ("unknown", "foreign", "finished")
-
-#: Deadlines play no part unless a scenario lets timers ring; then they ring at any moment.
+#: The value does not matter: deadlines pass at any moment where a scenario says so, else never.
 DEADLINE_S = 60.0
 
 
-# --- what clients do ---
+# --- actions ---
 
 
 class DynamicTransaction(NamedTuple):
@@ -59,7 +57,7 @@ class StaticTransaction(NamedTuple):
 
     engine: str
     steps: tuple[Step, ...]
-    #: "abort": the coordinator thinks better of it as soon as it has sent it off.
+    #: "abort": the coordinator aborts it right after submitting it.
     end: Literal["commit", "abort"] = "commit"
 
 
@@ -80,27 +78,27 @@ Action: TypeAlias = DynamicTransaction | StaticTransaction | PlainOperation | Pl
 
 
 class Reaction(NamedTuple):
-    """What a client does on a tcm whose point the filter matches: its steps, or an error."""
+    """A client's reaction to a tcm whose point the filter matches: its steps, or an error."""
 
     on: Filter
     steps: tuple[Step, ...] = ()
     error: str = ""
-    #: Whether its handler catches NotHeld, and goes on without what it does not hold.
+    #: Whether its handler catches NotHeld and skips the steps that take back what it does not hold.
     catches: bool = False
 
 
 class Script(NamedTuple):
-    """One client's part."""
+    """The script of one client."""
 
     opening: tuple[Action, ...] = ()
     reactions: tuple[Reaction, ...] = ()
-    #: What it goes on with when the first transaction that it coordinates has ended.
+    #: Its further actions, when the first transaction that it coordinates has ended.
     after: tuple[Action, ...] = ()
-    #: Whether it may be gone for good, at any moment.
+    #: Whether it may leave for good at any moment.
     may_leave: bool = False
 
     @property
-    def acts(self) -> tuple[Action, ...]:
+    def actions(self) -> tuple[Action, ...]:
         return self.opening + self.after
 
     def reaction(self, point: Mapping[str, Value]) -> Reaction:
@@ -139,7 +137,7 @@ def tcm(client: str, **point: Value) -> Step:
     return _step(client, "tcm", None, point)
 
 
-# --- the actor ---
+# --- the client ---
 
 
 class LogEntry(NamedTuple):
@@ -159,106 +157,112 @@ class ScriptedClient(NamedTuple):
     name: str
     numbers: int = 0
     log: tuple[LogEntry, ...] = ()
-    #: The acts of its role that it has begun: the number that names each, and which it is.
+    #: The actions of its script that it has begun: each one's number, and its place in the script.
     begun: tuple[tuple[int, int], ...] = ()
-    #: What it knows that it has said, if it ever asks what it holds.
-    words: tuple[tuple[str, Filter], ...] = ()
-    #: Which life it lives, as its broker has told it.
+    #: The operations that it knows it has issued, if its script depends on what it holds.
+    issued: tuple[tuple[str, Filter], ...] = ()
+    #: The life that its broker has issued to it.
     life: int = 0
 
-    def open(self, role: Script) -> tuple[ScriptedClient, list[AnyMessage]]:
-        """Say what is said at the beginning."""
-        return self._act(role, range(len(role.opening)))
+    def open(self, script: Script) -> tuple[ScriptedClient, list[AnyMessage]]:
+        """Perform the opening actions."""
+        return self._perform(script, range(len(script.opening)))
 
-    def _act(self, role: Script, which: Iterable[int]) -> tuple[ScriptedClient, list[AnyMessage]]:
-        said: list[AnyMessage] = []
+    def _perform(
+        self, script: Script, which: Iterable[int]
+    ) -> tuple[ScriptedClient, list[AnyMessage]]:
+        messages: list[AnyMessage] = []
         begun = list(self.begun)
         numbers = self.numbers
         for at in which:
             numbers += 1
             begun.append((numbers, at))
-            match role.acts[at]:
+            match script.actions[at]:
                 case PlainOperation(kind, filter):
-                    said.append(Operation(numbers, kind, self.name, numbers, filter))
+                    messages.append(Operation(numbers, kind, self.name, numbers, filter))
                 case PlainPublication(point):
-                    said.append(Pub(self.name, numbers, point, life=self.life))
+                    messages.append(Pub(self.name, numbers, point, life=self.life))
                 case StaticTransaction(engine, steps, end):
                     tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
-                    said.append(_say(engine, Submit(tx, DEADLINE_S, numbered)))
+                    messages.append(_engine_message(engine, Submit(tx, DEADLINE_S, numbered)))
                     if end == "abort":
-                        said.append(_say(engine, Abort(tx)))
+                        messages.append(_engine_message(engine, Abort(tx)))
                 case DynamicTransaction(engine, steps, end):
                     tx = (self.name, self.life, numbers)
                     numbered, numbers = _numbered(steps, numbers, self.name)
-                    said.append(_say(engine, Begin(tx, DEADLINE_S)))
+                    messages.append(_engine_message(engine, Begin(tx, DEADLINE_S)))
                     for at, step in enumerate(numbered):
-                        said.append(_say(engine, Operate(tx, 0, at, step)))
-                    said.append(_say(engine, Commit(tx) if end == "commit" else Abort(tx)))
-        return self._replace(numbers=numbers, begun=tuple(begun)), said
+                        messages.append(_engine_message(engine, Operate(tx, 0, at, step)))
+                    messages.append(
+                        _engine_message(engine, Commit(tx) if end == "commit" else Abort(tx))
+                    )
+        return self._replace(numbers=numbers, begun=tuple(begun)), messages
 
-    def receive(self, message: AnyMessage, role: Script) -> tuple[ScriptedClient, list[AnyMessage]]:
-        """Take a message, and answer as the role says."""
+    def receive(
+        self, message: AnyMessage, script: Script
+    ) -> tuple[ScriptedClient, list[AnyMessage]]:
+        """Receive a message, and react as the script says."""
         match message:
             case Pub(client, _, point):
                 stamp = ",".join(map(tx_text, message.hidden))
-                return self._heard(
+                return self._logged(
                     LogEntry("got", f"{client} {format_publication(point)}", stamp)
                 ), []
             case Done(req, code):
-                return self._heard(LogEntry("done", str(req), code)), []
+                return self._logged(LogEntry("done", str(req), code)), []
             case PubRefused(seq, code):
-                return self._heard(LogEntry("refused", str(seq), code)), []
+                return self._logged(LogEntry("refused", str(seq), code)), []
             case EngineMessage(engine, body):
-                return self._told(engine, to_client.decode(body), role)
-        raise AssertionError(f"{self.name} takes no {message!r}")
+                return self._receive_engine(engine, to_client.decode(body), script)
+        raise AssertionError(f"{self.name} received an unexpected {message!r}")
 
-    def _told(
-        self, engine: str, told: Any, role: Script
+    def _receive_engine(
+        self, engine: str, told: Any, script: Script
     ) -> tuple[ScriptedClient, list[AnyMessage]]:
         match told:
             case Tcm():
-                reaction = role.reaction(told.point)
+                reaction = script.reaction(told.point)
                 steps, numbers = _numbered(reaction.steps, self.numbers, self.name)
-                said: list[Any] = [
+                messages: list[Any] = [
                     Operate(told.tx, told.frame, at, step)
-                    if not reaction.catches or self._may(step)
+                    if not reaction.catches or self._holds_for(step)
                     else Look(told.tx, told.frame, table_of(step.kind), False, step.filter)
                     for at, step in enumerate(steps)
                 ]
                 finish = Finish(told.tx, told.frame, reaction.error)
-                answers = [_say(engine, each) for each in (*said, finish)]
+                answers = [_engine_message(engine, each) for each in (*messages, finish)]
                 return self._replace(numbers=numbers), answers
             case Ended() if told.code not in LATE:
                 outcome = "committed" if told.committed else "aborted"
-                heard = self._heard(LogEntry("ended", tx_text(told.tx), outcome))
-                if any(reaction.catches for reaction in role.reactions):
+                logged = self._logged(LogEntry("ended", tx_text(told.tx), outcome))
+                if any(reaction.catches for reaction in script.reactions):
                     effective = tuple((kind, filter) for kind, filter, *_ in told.words)
-                    heard = heard._replace(words=heard.words + effective)
-                opening = len(role.opening)
+                    logged = logged._replace(issued=logged.issued + effective)
+                opening = len(script.opening)
                 if told.tx[0] != self.name or any(at >= opening for _, at in self.begun):
-                    return heard, []
-                return heard._act(role, range(opening, len(role.acts)))
+                    return logged, []
+                return logged._perform(script, range(opening, len(script.actions)))
             case Drained():
-                return self._heard(LogEntry("drained", tx_text(told.tx))), []
+                return self._logged(LogEntry("drained", tx_text(told.tx))), []
         return self, []
 
-    def _may(self, step: Step) -> bool:
-        """Whether the client, as far as it knows, holds what a step takes back."""
+    def _holds_for(self, step: Step) -> bool:
+        """Whether the client, as far as it knows, holds a part of what a step takes back."""
         if step.kind not in ("usub", "uadv") or step.filter is None:
             return True
-        return holds_part(self.words, table_of(step.kind), step.filter)
+        return holds_part(self.issued, table_of(step.kind), step.filter)
 
-    def _heard(self, heard: LogEntry) -> ScriptedClient:
-        return self._replace(log=(*self.log, heard))
+    def _logged(self, logged: LogEntry) -> ScriptedClient:
+        return self._replace(log=(*self.log, logged))
 
 
-def _say(engine: str, message: Any) -> AnyMessage:
+def _engine_message(engine: str, message: Any) -> AnyMessage:
     return engine_message(engine, from_client.encode(message))
 
 
 def _numbered(steps: Sequence[Step], numbers: int, name: str) -> tuple[tuple[Step, ...], int]:
-    """The steps with numbers on the client's own publications."""
+    """The steps, with numbers for the client's own publications."""
     out: list[Step] = []
     for step in steps:
         seq = 0

@@ -1,18 +1,17 @@
-"""Cloning a broker, and a key that two brokers share exactly when they are in the same state.
+"""Copies of a broker, and a key that two brokers share exactly when they are in the same state.
 
-An explorer comes back to a broker's state again and again, and must know it when it meets it. Both
-are done here from outside, by walking the broker's objects, so that the cores need not know that
-somebody copies them:
+The explorer returns to a broker's state again and again, and has to recognise it. Both are done
+from outside, by walking the broker's objects, so that the cores need not know that they are copied:
 
-- `freeze` makes an image (a pickle) and `thaw` a broker from it. Filters never change and are
+- `freeze` makes an image (a pickle), and `thaw` a broker from it. Filters never change and are
   shared. An index finds its entries by their identity, so it is filled anew, in the order of client
-  and number. Hence the order in which entries came is no part of a state; nothing but the wording
+  and number. The order in which entries arrived is therefore not part of a state; only the texts
   of reasons may depend on it.
-- `canonical` writes the state down: objects by class and attributes, each named at its first visit,
-  dicts in their order, sets sorted.
+- `canonical` writes the state as text: objects by class and attributes, each named at its first
+  visit, dicts in their order, sets sorted.
 
-The key is finer than it has to be (request numbers, the order of dicts), which costs states that
-are alike and never merges two that are not. It does not depend on PYTHONHASHSEED.
+The key is finer than necessary (it contains request numbers and the order of dicts). That costs
+equivalent states, but never merges two different ones. It does not depend on PYTHONHASHSEED.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from overlay.notation import format_filter
 from overlay.tables.routing import Routing
 from overlay.tables.space import Entry, by_client_and_number
 
-#: Attributes that are no part of a state: how many records there were, tables of methods, by whom
-#: entries are found, which says nothing that the entries do not, and what has ended, for which
-#: nobody asks in an exploration.
+#: Attributes that are not part of a state: the number of records; tables of methods; lookup tables
+#: of entries, which follow from the entries; and ended transactions, which no scripted client asks
+#: about.
 UNSEEN = frozenset({"_records", "_receivers", "receivers", "_of", "ended"})
 
-#: Every filter that was ever in an image, by number; they are immutable and few.
+#: Every filter that was in an image, by number; filters are immutable and few.
 _filters: list[Filter] = []
 _numbers: dict[Filter, int] = {}
 
@@ -76,14 +75,14 @@ class _Pickler(pickle.Pickler):
 
 
 def freeze(broker: Broker) -> bytes:
-    """An image of the broker, of this process only."""
+    """An image of the broker, valid in this process only."""
     file = io.BytesIO()
     _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(broker)
     return file.getvalue()
 
 
 def thaw(image: bytes) -> Broker:
-    """A broker in the state of the image, which shares nothing mutable with any other."""
+    """A broker in the state of the image, which shares no mutable object with any other."""
     broker = pickle.loads(image)
     assert isinstance(broker, Broker)
     return broker
@@ -93,14 +92,14 @@ def thaw(image: bytes) -> Broker:
 
 
 def canonical(thing: Any) -> bytes:
-    """The state of an object and of all that hangs on it, written down."""
+    """The state of an object and of all that it refers to, as text."""
     writer = _Writer()
     writer.write(thing)
     return " ".join(writer.out).encode()
 
 
 def digest(*parts: bytes) -> bytes:
-    """A short name for long keys; 16 bytes never collide in spaces of some millions."""
+    """A short name for long keys; 16 bytes do not collide among some millions of states."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         found.update(len(part).to_bytes(4, "big"))
@@ -109,7 +108,7 @@ def digest(*parts: bytes) -> bytes:
 
 
 class _Writer:
-    """Writes things down one after the other, and remembers the mutable ones by name."""
+    """Writes things one after the other, and names the mutable ones at their first visit."""
 
     __slots__ = ("_names", "out")
 
@@ -121,7 +120,7 @@ class _Writer:
         _writer(type(thing))(self, thing)
 
     def is_new(self, thing: Any) -> bool:
-        """Name a mutable thing; if it has a name, that is all there is to say."""
+        """Name a mutable thing and return True; if it already has a name, write only that."""
         name = self._names.get(id(thing))
         if name is None:
             self._names[id(thing)] = f"@{len(self._names)}"
@@ -137,7 +136,7 @@ _known: dict[type, _Write] = {}
 
 
 def _writer(kind: type) -> _Write:
-    """How things of a type are written."""
+    """The function that writes things of a type."""
     found = _known.get(kind)
     if found is None:
         found = _known[kind] = _choose(kind)
@@ -167,7 +166,7 @@ def _choose(kind: type) -> _Write:
         return _raw
     if issubclass(kind, type):
         return _class
-    assert not issubclass(kind, MethodType), "methods are no state"
+    assert not issubclass(kind, MethodType), "a method is not part of a state"
     slots = tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()))
     assert not (slots and kind.__dictoffset__), f"{kind}: slots and a dict"
     return _mutable(_fields(kind.__qualname__, slots) if slots else _object)
@@ -242,7 +241,7 @@ def _fields(name: str, fields: tuple[str, ...]) -> _Write:
 
 
 def _routing(to: _Writer, thing: Routing) -> None:
-    """Tables, whose order nothing depends on: everybody looks entries up, or sorts."""
+    """Tables in sorted order: nothing depends on theirs, since entries are looked up or sorted."""
     for hop in sorted(thing.srt):
         to.out.append(hop)
         to.write(thing.srt[hop])

@@ -1,4 +1,4 @@
-"""Scenarios of static transactions."""
+"""Scenarios of static transactions, with our rules and with guessed dependencies."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STATIC = [
     ),
     Scenario(
         "s-tx-concurrent-adv",
-        "(3) somebody advertises meanwhile",
+        "(3) another client advertises meanwhile",
         CHAIN_3,
         {"E": "B1", "Q": "B2", "A": "B3"},
         {
@@ -91,7 +91,7 @@ STATIC = [
         ours(
             sliced=sliced(),
             sliced_overtaken=sliced(
-                "operations pass a long plan that they come after",
+                "operations overtake a long plan that they come after",
                 "order",
                 s_tx=slicing_bugs.LetsOperationsPass,
             ),
@@ -105,7 +105,7 @@ STATIC = [
     ),
     Scenario(
         "s-tx-late-participant",
-        "(3) who is asked to subscribe takes its time, and nobody advertises what it subscribes to",
+        "(3) a participant subscribes late, to what no client advertises",
         CHAIN_2,
         {"E": "B1", "A": "B2"},
         {
@@ -127,6 +127,6 @@ STATIC = [
                 s_tx=static_paper_rules.GuessedWithClients,
             ),
         ),
-        ring=True,
+        deadlines=True,
     ),
 ]

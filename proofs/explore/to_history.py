@@ -1,8 +1,7 @@
-"""A run that was explored, as a history: so that the checkers of any run can judge it too.
+"""An explored run as a history, so that the checkers of any run can check it too.
 
-The judge of explorations (`end_state_checks`) knows the script and tries all serial orders; the
-checkers know nothing but records and what clients were told. That both come
-to the same is worth seeing.
+`end_state_checks` knows the scripts and tries all serial orders; `proofs.checkers` knows only
+records and what clients received. It is worth seeing that both find the same.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from proofs.explore.scenario import PreparedScenario
 from proofs.history import Clients, History
 
 
-def history(stage: PreparedScenario, path: Iterable[tuple[State, NetworkMove]]) -> History:
-    """The history of a run from its beginning to where nothing moves."""
-    network = stage.network
-    records = list(stage.records)
+def history(prepared: PreparedScenario, path: Iterable[tuple[State, NetworkMove]]) -> History:
+    """The history of a run from its first state to where nothing moves."""
+    network = prepared.network
+    records = list(prepared.records)
     clients = Clients()
     for node in network.nodes:
         if isinstance(node, ClientNode):
-            for said in node.opening:
-                _asks(clients, said)
+            for frame in node.opening:
+                _note_begin(clients, frame)
     for state, move in path:
-        frame, step = network.look(state, move)
+        delivered, step = network.look(state, move)
         node = network.nodes[move.node]
         records += step.records
         if isinstance(node, ClientNode):
-            if frame is not None and node.is_here(state[move.node]):
-                clients.saw(node.hop[1:], decode_message(frame))
+            if delivered is not None and node.is_here(state[move.node]):
+                clients.saw(node.hop[1:], decode_message(delivered))
             for _, sent in step.sent:
-                _asks(clients, sent)
+                _note_begin(clients, sent)
     return History(_numbered(records), clients=clients)
 
 
-def _asks(clients: Clients, frame: bytes) -> None:
+def _note_begin(clients: Clients, frame: bytes) -> None:
     message = decode_message(frame) if frame != GONE else None
     if isinstance(message, EngineMessage):
-        said = from_client.decode(message.body)
-        if isinstance(said, Begin | Submit):
-            clients.asks(message.engine, said.tx)
+        request = from_client.decode(message.body)
+        if isinstance(request, Begin | Submit):
+            clients.asks(message.engine, request.tx)
 
 
 def _numbered(records: Iterable[Record]) -> list[Record]:
-    """The records with their nodes' numbers: a step that was looked up has those of another run."""
+    """The records, numbered anew per node: a step that was looked up has numbers of another run."""
     numbers: Counter[str] = Counter()
     found: list[Record] = []
     for record in records:

@@ -185,9 +185,9 @@ def test_8_a_plain_operation_waits_for_what_it_conflicts_with() -> None:
 
 def met(result: Exploration) -> set[str]:
     """How D-TX stood at brokers in the states that were met: waiting for another, or aborted."""
-    assert result.stage is not None
+    assert result.prepared is not None
     found: set[str] = set()
-    for node in result.stage.network.nodes:
+    for node in result.prepared.network.nodes:
         for core in node.cores if isinstance(node, BrokerNode) else ():
             for tx in thaw(core.image).engines["d-tx"].txs.values():  # type: ignore[attr-defined]
                 if tx.status == "preparing" and tx.verdict is None:

@@ -1,4 +1,4 @@
-"""errata.md tells what the explorer finds, line by line."""
+"""The traces in errata.md are what the explorer finds, line by line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from proofs.explore.scenarios import SCENARIOS
 TEXT = errata.DOCUMENT.read_text(encoding="utf-8")
 SECTIONS = errata.sections(TEXT)
 
-#: One of those that take no time.
+#: A scenario that takes no time.
 QUICK = "s-tx-handover"
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.heading)
 def test_a_trace_is_what_the_explorer_finds(section: errata.ErrataSection) -> None:
-    assert list(section.told) == list(errata.found(section.scenario, section.rules))
+    assert list(section.lines) == list(errata.found(section.scenario, section.rules))
 
 
 def test_every_command_of_the_table_has_its_trace() -> None:
@@ -36,12 +36,12 @@ def test_every_command_of_the_table_has_its_trace() -> None:
         assert SCENARIOS[scenario].rules["ours"].expected == ()
 
 
-def test_writing_what_is_there_already_changes_nothing() -> None:
-    told = {(each.scenario, each.rules): each.told for each in SECTIONS}
-    assert "".join(errata.rewritten(TEXT, lambda *which: told[which])) == TEXT
+def test_writing_unchanged_traces_changes_nothing() -> None:
+    traces = {(each.scenario, each.rules): each.lines for each in SECTIONS}
+    assert "".join(errata.rewritten(TEXT, lambda *which: traces[which])) == TEXT
 
 
-def test_a_trace_that_was_changed_by_hand_is_noticed_and_written_anew(
+def test_a_trace_that_was_changed_by_hand_is_reported_and_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = TEXT.index(f"### {QUICK}")
@@ -66,7 +66,7 @@ def test_wrong_usage(options: list[str]) -> None:
 
 def test_a_trace_does_not_depend_on_the_order_of_sets() -> None:
     script = "from proofs.explore.errata import found; print(found('nested-acks', 'paper'))"
-    said = {
+    printed = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -76,4 +76,4 @@ def test_a_trace_does_not_depend_on_the_order_of_sets() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(said) == 1
+    assert len(printed) == 1

@@ -1,4 +1,4 @@
-"""The explorer: are all ends found, is every state told from every other, is it the same again?"""
+"""The explorer finds all end states, distinguishes all states, and is deterministic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from proofs.explore.snapshot import UNSEEN, canonical, freeze, thaw
 
 QUICK = [each for each in SCENARIOS.values() if each.quick]
 
-#: Few enough interleavings to try all of them, with deadlines, clients that go, and engines mixed.
+#: Scenarios small enough to try all interleavings: with deadlines, clients that leave, each engine.
 SMALL = [
     "plain-publication-fork",
     "triggered",
@@ -38,7 +38,7 @@ SMALL = [
 
 
 def ends(scenario: Scenario, *, reduced: bool) -> tuple[int, set[tuple[bytes, ...]]]:
-    """How many states there are, and the ends, by names that do not depend on the search."""
+    """The number of states, and the end states by keys that do not depend on the search."""
     network, start, _ = set_up(scenario, scenario.rules["ours"])
     seen: set[State] = {start}
     todo: list[State] = [start]
@@ -91,8 +91,8 @@ def _attributes(thing: object) -> list[str]:
     return [name for name in vars(thing) if name not in UNSEEN]
 
 
-def test_whatever_differs_makes_another_state() -> None:
-    """A difference is planted in every attribute of the broker, its tables and its engines."""
+def test_a_difference_in_any_attribute_makes_another_state() -> None:
+    """Every attribute of the broker, its tables and its engines is changed once."""
     usual = canonical(broker())
     places = [
         lambda b: b,
@@ -126,7 +126,7 @@ def test_waiting_requests_make_another_state() -> None:
 
 
 @pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
-def test_with_our_rules_all_is_seen_and_all_is_well(scenario: Scenario) -> None:
+def test_with_our_rules_no_interleaving_ends_in_an_anomaly(scenario: Scenario) -> None:
     result = explore(scenario)
     assert result.findings == []
     assert result.exhausted
@@ -144,12 +144,12 @@ for name in ("plain-publication", "s-tx-concurrent-adv", "compensation"):
 
 
 @pytest.mark.slow
-def test_the_same_states_whatever_the_hash_seed() -> None:
+def test_the_states_do_not_depend_on_the_hash_seed() -> None:
     def run(seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        asked = [sys.executable, "-c", FINGERPRINTS]
+        command = [sys.executable, "-c", FINGERPRINTS]
         return subprocess.run(
-            asked, env=environment, capture_output=True, text=True, check=True
+            command, env=environment, capture_output=True, text=True, check=True
         ).stdout
 
     assert run("1") == run("2") != ""
@@ -158,11 +158,11 @@ def test_the_same_states_whatever_the_hash_seed() -> None:
 # --- the command ---
 
 
-def test_the_command_prints_the_shortest_story() -> None:
+def test_the_command_prints_the_shortest_run() -> None:
     outcome = CliRunner().invoke(command, ["compensation", "--rules", "paper"])
     assert outcome.exit_code == 1
     assert "   1. C to B1: begin C:1:2" in outcome.output
-    assert "ghost: PRT of B1: C's sub([class,eq,'x']) from @C should not be there" in outcome.output
+    assert "ghost: PRT of B1: C's sub([class,eq,'x']) from @C is unexpected" in outcome.output
 
 
 def test_the_command_as_json() -> None:
@@ -173,14 +173,14 @@ def test_the_command_as_json() -> None:
     assert report["exhausted"] and report["anomaly"] is None and report["states"] > 10
 
 
-def test_unknown_names_are_refused_with_near_ones() -> None:
+def test_an_unknown_name_is_rejected_with_similar_ones() -> None:
     outcome = CliRunner().invoke(command, ["compensatoin"])
     assert outcome.exit_code == 2 and "did you mean compensation" in outcome.output
     outcome = CliRunner().invoke(command, ["compensation", "--rules", "mine"])
     assert outcome.exit_code == 2 and "ours, paper" in outcome.output
 
 
-def test_a_search_that_is_given_up_is_no_success() -> None:
+def test_a_search_that_is_given_up_fails() -> None:
     outcome = CliRunner().invoke(command, ["plain-publication", "--limit", "50"])
     assert outcome.exit_code == 1 and "given up" in outcome.output
 
