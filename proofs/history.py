@@ -20,29 +20,27 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from overlay.filters import Filter, Value
+from overlay.filters import Value
 from overlay.hosts.simulator import Simulator
 from overlay.identity import name_text, parse_name
 from overlay.messages import AnyMessage, EngineMessage, Pub, client_hop
-from overlay.notation import format_filter, parse_filter, parse_publication
-from overlay.trace import EVENTS, Record
-from padres_tx import registry
+from overlay.notation import format_filter
+from overlay.trace import Record
+from padres_tx.audit.promises import REPLICATED, VERSIONED
+from padres_tx.audit.record_fields import (
+    NO_CHANGE,
+    change_of,
+    filter_of,
+    point_of,
+    table_of,
+)
 from padres_tx.client_messages import Ended, TxID, to_client, tx_text
-
-#: Engines whose changes carry a version until the decision; others change what everybody sees.
-VERSIONED = frozenset(registry.where(lambda engine: engine.versioned))
-
-#: Engines whose plans each broker carries out by itself.
-REPLICATED = frozenset(registry.where(lambda engine: engine.replicated))
 
 #: An end with one of these codes answers something that was said too late; it is no decision.
 LATE = frozenset({"unknown", "foreign", "finished"})
-
-#: Texts that are parsed repeat: filters do always, and each publication is matched at some brokers.
-CACHED_TEXTS = 65_536
 
 #: A client's operation or publication: the client, which of its lives, and its number. Lives of
 #: publications are those that brokers have issued; of operations they are counted at each node.
@@ -85,17 +83,6 @@ class Row(NamedTuple):
     hop: str
     #: Transactions whose marks it still carries.
     marks: tuple[str, ...] = ()
-
-
-class Change(NamedTuple):
-    """What an operation did to the tables: the `outcome` of its record, taken apart."""
-
-    kept: bool
-    dropped: tuple[int, ...]
-    #: The entries of others that moved in consequence: client, number, and the neighbour told.
-    moved: tuple[tuple[str, int, str], ...]
-    #: Whether what is kept is for events only.
-    events: bool = False
 
 
 class Event:
@@ -170,7 +157,7 @@ class Word:
         self.key = event.key
         self.kind = record.op_kind
         self.text = record.filter
-        self.box = box(record.filter)
+        self.box = filter_of(record.filter)
         self.edge = record.node
         self.event = event
         self.tx = tx
@@ -213,7 +200,7 @@ class Publication:
 
     @property
     def point(self) -> Mapping[str, Value]:
-        return point(self.text)
+        return point_of(self.text)
 
 
 class History:
@@ -311,7 +298,7 @@ class History:
             event = Event(record, len(events), lives.get((node, client), 0))
             events.append(event)
             if record.kind in ("apply", "undo") or (record.kind == "end" and not record.tx):
-                event.change = change(record.outcome)
+                event.change = change_of(record.outcome)
             if record.tx:
                 self._of_transaction(event)
             elif record.kind == "begin" and record.source == client_hop(client):
@@ -472,44 +459,3 @@ def _by_plan(event: Event) -> bool:
 
 def _short(key: Key) -> tuple[str, int]:
     return key[0], key[2]
-
-
-@lru_cache(CACHED_TEXTS)
-def box(text: str) -> Filter:
-    return parse_filter(text)
-
-
-@lru_cache(CACHED_TEXTS)
-def point(text: str) -> Mapping[str, Value]:
-    return parse_publication(text)
-
-
-@lru_cache(CACHED_TEXTS)
-def change(outcome: str) -> Change:
-    """What a record of an operation says about the tables."""
-    dropped: list[int] = []
-    moved: list[tuple[str, int, str]] = []
-    parts = outcome.split()
-    for part in parts:
-        if part.startswith("-"):
-            dropped.append(int(part[1:]))
-        elif part not in ("+", EVENTS):
-            name, _, hop = part.partition(">")
-            client, _, number = name.rpartition("#")
-            moved.append((client, int(number), hop))
-    return Change("+" in parts, tuple(dropped), tuple(moved), EVENTS in parts)
-
-
-NO_CHANGE = Change(False, (), ())
-
-
-@lru_cache(CACHED_TEXTS)
-def versions(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The versions that a record's view sees, and those that it hides."""
-    parts = [part for part in text.split(",") if part]
-    hidden = frozenset(part[1:] for part in parts if part.startswith("-"))
-    return frozenset(part for part in parts if not part.startswith("-")), hidden
-
-
-def table_of(kind: str) -> str:
-    return "prt" if kind in ("sub", "usub") else "srt"

@@ -59,6 +59,7 @@ ROOMS = {
         *(VOCABULARY, "overlay.matching", "overlay.tables"),
         TX_VOCABULARY,
     },
+    "padres_tx/audit": {VOCABULARY, "overlay.matching", "overlay.tables", TX_VOCABULARY},
     "padres_tx/engines": {
         *(VOCABULARY, "overlay.tables", "overlay.broker"),
         *(TX_VOCABULARY, "padres_tx.protocol", "padres_tx.client"),
@@ -83,7 +84,7 @@ ROOMS = {
         "topologies",
     },
     # `proofs` tries everything that the product has; its rooms are kept apart from each other.
-    "proofs/": {VOCABULARY, "overlay.hosts", TX_VOCABULARY},
+    "proofs/": {VOCABULARY, "overlay.hosts", TX_VOCABULARY, "padres_tx.audit"},
     "proofs/sim": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers"},
     "proofs/faults": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.sim"},
     "proofs/explore": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.faults"},
@@ -91,13 +92,13 @@ ROOMS = {
     "bench/micro": {"bench.*", "overlay", "padres_tx", "topologies"},
     "bench/experiments": {"bench.*", "bench.micro.path", "overlay", "padres_tx", "topologies"},
     "bench/spark": {"bench.*", "bench.report", "overlay", "padres_tx"},
-    "bench/report": {"bench.*", "padres_tx.*", "padres_tx.cli"},
+    "bench/report": {"bench.*", "padres_tx.*", "padres_tx.audit", "padres_tx.cli"},
 }
 
 #: Rooms without I/O, clock or chance: what a module there may not even import.
 PURE = (
     *("overlay", "overlay/matching", "overlay/tables", "overlay/broker", "overlay/wire"),
-    *("padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
+    *("padres_tx/audit", "padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
     *("padres_tx/engines", "padres_tx/services"),
 )
 IMPURE = {"twisted", "asyncio", "threading", "time", "random", "socket", "logging", "os", "secrets"}

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bench.report.intervals import Interval, Sample, interval, share_lost
-from bench.report.promises import KINDS, is_promised
 from padres_tx import registry
+from padres_tx.audit.promises import KINDS, is_promised
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ import yaml
 
 from bench.report import figures
 from bench.report.claims import Claim, claims
-from bench.report.promises import MEANING, is_promised
 from bench.report.results import Results
+from padres_tx.audit.promises import MEANING, is_promised
 
 if TYPE_CHECKING:
     import pandas as pd

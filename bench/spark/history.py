@@ -20,10 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from bench.spark.shipped import by_value
-from padres_tx import registry
-
-#: Engines whose changes carry a version until the decision; others change what everybody sees.
-VERSIONED: Final = tuple(registry.where(lambda engine: engine.versioned))
+from padres_tx.audit.promises import REPLICATED, VERSIONED
 
 #: What is asked several times is computed once and kept, under a name; and how, whoever runs the
 #: job says. What comes back is planned anew: plans that go on and on take longer than the job.
@@ -119,7 +116,7 @@ def causes(traces: DataFrame) -> DataFrame:
         F.when(F.col("engine").isin(*VERSIONED), F.col("tx")).otherwise("").alias("version"),
         *("node", "seq", "op_id", "client", "life", "source", "dests", "outcome"),
         # Whether a broker has done it on its own, as the plan of a static transaction says.
-        F.expr("engine = 's-tx' AND op_kind IN ('sub', 'usub')").alias("by_plan"),
+        (F.col("engine").isin(*REPLICATED) & F.col("op_kind").isin("sub", "usub")).alias("by_plan"),
     )
     token = r"^(.+)>([^>]+)$"
     nobody = F.lit(None).cast("string")

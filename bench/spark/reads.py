@@ -13,20 +13,24 @@ Who has read whose changes is found at each broker (`spark.replay`); here broker
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from bench.spark.replay import Unit
-from bench.spark.shipped import by_value
-from padres_tx import registry
-
-#: Engines whose transactions come one after the other, as if nobody else were there.
-ISOLATED: Final = tuple(registry.where(lambda engine: engine.isolated))
+from bench.spark.shipped import by_value, ship
+from padres_tx.audit.dependency_graph import (
+    Boundary,
+    Graph,
+    Unit,
+    add_edge,
+    add_moments,
+    cyclic_components,
+    shortest_cycle,
+)
+from padres_tx.audit.promises import ISOLATED
 
 KINDS: Final = ("dirty", "handover", "cycle")
 
@@ -34,17 +38,14 @@ BLAMED: Final = ArrayType(
     StructType([StructField("engine", StringType()), StructField("tx", StringType())])
 )
 
-#: A unit, or a moment at a broker.
-Node: TypeAlias = Unit | tuple[str, int]
-Graph: TypeAlias = dict[Node, set[Node]]
-
 _WRITER: Final = ("run", "writer_name", "writer_engine")
 
 
 def verdicts(traces: DataFrame, txs: DataFrame, replayed: DataFrame) -> DataFrame:
     """run, kind, engine, tx of all that was read wrongly."""
+    ship(traces.sparkSession)
     alone = replayed.where("what = 'verdict'").select("run", "kind", "engine", "tx")
-    edges = replayed.where("what = 'edge'")
+    edges = replayed.where("what = 'dependency'")
     found = alone.unionByName(fractured(edges)).unionByName(back_again(edges))
     return found.unionByName(cycles(traces, txs, edges))
 
@@ -124,7 +125,7 @@ def cycles(traces: DataFrame, txs: DataFrame, edges: DataFrame) -> DataFrame:
 
 
 def blamed(pairs: Iterable[Any], steps: Iterable[Any] | None) -> list[tuple[str, str]]:
-    """For each knot in one run's graph, a transaction of the shortest cycle in it."""
+    """For each cyclic component of one run's graph, a transaction of the shortest cycle in it."""
     graph: Graph = {}
     engines: dict[Unit, str] = {}
     for pair in pairs:
@@ -133,106 +134,19 @@ def blamed(pairs: Iterable[Any], steps: Iterable[Any] | None) -> list[tuple[str,
             unit = Unit(end["kind"], end["name"], end["life"])
             engines[unit] = end["engine"]
             units.append(unit)
-        _join(graph, *units)
-    _add_moments(graph, steps or ())
+        add_edge(graph, *units)
+    boundaries = (
+        Boundary(step["node"], step["seq"], step["kind"] == "end", Unit("tx", step["tx"]))
+        for step in steps or ()
+    )
+    add_moments(graph, boundaries)
     found: list[tuple[str, str]] = []
-    for knot in _knots(graph):
-        cycle = _shortest_cycle(graph, knot)
+    for component in cyclic_components(graph):
+        cycle = shortest_cycle(graph, component)
         txs = sorted(unit for unit in cycle if isinstance(unit, Unit) and unit.kind == "tx")
         one = next((tx for tx in txs if engines[tx] in ISOLATED), txs[0])
         found.append((engines[one], one.name))
     return found
-
-
-def _join(graph: Graph, one: Node, other: Node) -> None:
-    graph.setdefault(one, set()).add(other)
-    graph.setdefault(other, set())
-
-
-def _add_moments(graph: Graph, steps: Iterable[Any]) -> None:
-    """Instead of an edge for each two that follow each other at a broker, a chain of moments.
-
-    Transactions enter it when they are over, and leave it when they begin.
-    """
-    by_node: defaultdict[str, list[tuple[int, bool, Unit]]] = defaultdict(list)
-    for step in steps:
-        unit = Unit("tx", step["tx"])
-        if unit in graph:
-            by_node[step["node"]].append((step["seq"], step["kind"] == "end", unit))
-    for node in sorted(by_node):
-        moment = 0
-        fresh = False
-        for _, is_over, unit in sorted(by_node[node]):
-            if is_over:
-                if not fresh:
-                    moment += 1
-                    _join(graph, (node, moment - 1), (node, moment))
-                    fresh = True
-                _join(graph, unit, (node, moment))
-            else:
-                _join(graph, (node, moment), unit)
-                fresh = False
-
-
-def _knots(graph: Graph) -> Iterator[set[Node]]:
-    """The strongly connected parts of more than one node (Tarjan), without recursion."""
-    number: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    open_: dict[Node, None] = {}
-    for root in graph:
-        if root in number:
-            continue
-        way: list[tuple[Node, Iterator[Node]]] = [(root, iter(graph[root]))]
-        number[root] = low[root] = len(number)
-        open_[root] = None
-        while way:
-            node, rest = way[-1]
-            after = next(rest, None)
-            if after is None:
-                way.pop()
-                if way:
-                    low[way[-1][0]] = min(low[way[-1][0]], low[node])
-                if low[node] == number[node]:
-                    knot: set[Node] = set()
-                    while node not in knot:
-                        knot.add(open_.popitem()[0])
-                    if len(knot) > 1:
-                        yield knot
-            elif after not in number:
-                number[after] = low[after] = len(number)
-                open_[after] = None
-                way.append((after, iter(graph[after])))
-            elif after in open_:
-                low[node] = min(low[node], number[after])
-
-
-def _shortest_cycle(graph: Graph, knot: set[Node]) -> list[Node]:
-    """The first by name of the shortest; some way leads back from every unit of a knot."""
-    best: list[Node] = []
-    for unit in sorted(node for node in knot if isinstance(node, Unit)):
-        found = _back_to(graph, knot, unit)
-        if found and (not best or len(found) < len(best)):
-            best = found
-        if len(best) == 2:
-            break
-    return best
-
-
-def _back_to(graph: Graph, knot: set[Node], start: Node) -> list[Node]:
-    """The shortest way from a node back to itself."""
-    came: dict[Node, Node] = {}
-    todo = [start]
-    for node in todo:
-        for after in sorted(graph[node] & knot, key=str):
-            if after == start:
-                way = [node]
-                while way[-1] != start:
-                    way.append(came[way[-1]])
-                return way[::-1]
-            if after not in came:
-                came[after] = node
-                todo.append(after)
-    return []
 
 
 by_value(__name__)

@@ -1,8 +1,8 @@
-"""What executors need of the overlay, shipped with the job: filters, their notation, their index.
+"""The modules that executors need, shipped with the job: the audit, and what it imports.
 
-Executors need not have this package installed. A job's own functions are pickled by value; the
-overlay's modules go as source in an archive, which Spark hands to every executor, with the one
-library that they import. An executor that has the package uses what was shipped, all the same.
+Executors need not have this package installed. The job's own functions are pickled by value; the
+modules go as source in an archive, which Spark distributes to every executor, with the one library
+that they import. An executor that has the package installed uses the shipped modules as well.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import sortedcontainers
 from pyspark import cloudpickle
 
 import overlay
+import padres_tx
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "padres-tx-shipped.zip"
 
-#: Of the overlay, what filters need; none of it imports anything else but the library below.
+#: Of the overlay, what filters and the audit need; nothing here imports other packages than the
+#: library below.
 OVERLAY: Final = (
     "__init__",
     "matching/__init__",
@@ -33,11 +35,22 @@ OVERLAY: Final = (
     "filters",
     "matching/index",
     "matching/compiled_tests",
-    "matching/recent_accesses",
     "matching/cells",
     "matching/tree",
     "tables/last_word",
     "notation",
+)
+
+#: Of padres_tx the audit, without the promises: they are known where the job is planned.
+AUDIT: Final = (
+    "__init__",
+    "audit/__init__",
+    "audit/dependency_graph",
+    "audit/expected_tables",
+    "audit/recent_accesses",
+    "audit/record_fields",
+    "audit/replay",
+    "audit/replayed_tables",
 )
 
 #: Archives are fetched from where they are for as long as their session lives.
@@ -64,11 +77,12 @@ def ship(spark: SparkSession) -> None:
 
 
 def archive(directory: Path) -> Path:
-    """Write the archive, and answer its path."""
+    """Write the archive; returns its path."""
     path = directory / NAME
     with zipfile.ZipFile(path, "w") as file:
-        for name in OVERLAY:
-            file.write(_home(overlay) / f"{name}.py", f"overlay/{name}.py")
+        for package, names in ((overlay, OVERLAY), (padres_tx, AUDIT)):
+            for name in names:
+                file.write(_home(package) / f"{name}.py", f"{package.__name__}/{name}.py")
         for source in sorted(_home(sortedcontainers).glob("*.py")):
             file.write(source, f"sortedcontainers/{source.name}")
     return path

@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
-from bench.spark.history import NAMED, VERSIONED, Keep, changes
-from bench.spark.replay import Found, Step, replay
+from bench.spark.history import NAMED, Keep, changes
+from bench.spark.replay import ReplayInput, ReplayResult, replay
 from bench.spark.shipped import by_value, ship
+from padres_tx.audit.promises import REPLICATED, VERSIONED
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -40,7 +41,7 @@ def _field(name: str) -> StructField:
     return StructField(name, LongType() if is_long else StringType())
 
 
-FOUND_SCHEMA: Final = StructType([_field(name) for name in Found._fields])
+RESULT_SCHEMA: Final = StructType([_field(name) for name in ReplayResult._fields])
 
 #: Rows that are handed back at once, as Spark hands over its own.
 BATCH_ROWS: Final = 10_000
@@ -58,26 +59,26 @@ def replayed(
     causes: DataFrame,
     keep: Keep,
 ) -> DataFrame:
-    """All that the replay of all brokers finds: FOUND_SCHEMA."""
+    """All that the replay of all brokers finds: RESULT_SCHEMA."""
     ship(traces.sparkSession)
     ordered = (
         steps(traces, txs, words, causes, keep)
         .repartition("run", "node")
         .sortWithinPartitions("run", "node", "seq")
     )
-    return ordered.mapInArrow(_in_batches(), FOUND_SCHEMA)
+    return ordered.mapInArrow(_in_batches(), RESULT_SCHEMA)
 
 
 def _in_batches() -> ArrowMapIterFunction:
-    schema = to_arrow_schema(FOUND_SCHEMA)
+    schema = to_arrow_schema(RESULT_SCHEMA)
 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (
-            Step._make(row)
+            ReplayInput._make(row)
             for batch in batches
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
-        found = replay(rows, VERSIONED)
+        found = replay(rows, versioned=VERSIONED, replicated=REPLICATED)
         while some := list(islice(found, BATCH_ROWS)):
             columns = [
                 pa.array(column, field.type)
@@ -91,7 +92,7 @@ def _in_batches() -> ArrowMapIterFunction:
 def steps(
     traces: DataFrame, txs: DataFrame, words: DataFrame, causes: DataFrame, keep: Keep
 ) -> DataFrame:
-    """The rows of `spark.replay.Step`, in no order yet."""
+    """The rows of `ReplayInput`, in no order yet."""
     # Each is asked twice: what its steps are, and who was there when.
     routed = keep("routed", _routed(traces))
     changed = keep("changed", _changed(traces, words, causes))
@@ -107,7 +108,7 @@ def steps(
     )
     found: DataFrame | None = None
     for part in parts:
-        named = part.select(*(_column(part, name) for name in Step._fields))
+        named = part.select(*(_column(part, name) for name in ReplayInput._fields))
         found = named if found is None else found.unionByName(named)
     assert found is not None
     return found
@@ -133,12 +134,12 @@ def _routed(traces: DataFrame) -> DataFrame:
     )
     here = traces.where("kind IN ('match', 'deliver')").join(named, ["run", "op_id"], "left")
     # Where it entered, nobody may have written down.
-    said_in = F.coalesce(F.col("one.tx"), F.col("tx"))
-    whose = F.when(F.col("tx") != "", F.col("tx")).otherwise(said_in)
+    issued_in = F.coalesce(F.col("one.tx"), F.col("tx"))
+    whose = F.when(F.col("tx") != "", F.col("tx")).otherwise(issued_in)
     of_tx = whose != ""
     return here.select(
         *_RECORD,
-        said_in.alias("said_in"),
+        issued_in.alias("issued_in"),
         (F.col("one.node") == F.col("node")).alias("entered"),
         F.when(of_tx, F.lit("tx")).otherwise(F.lit("pub")).alias("unit_kind"),
         F.when(of_tx, whose).otherwise(F.col("op_id")).alias("unit_name"),
@@ -149,12 +150,12 @@ def _routed(traces: DataFrame) -> DataFrame:
 def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFrame:
     """What has changed the tables, with whose doing it was."""
     changed = changes(traces)
-    said = words.select(*NAMED, F.col("tx").alias("said_in"), F.lit(True).alias("is_word"))
+    said = words.select(*NAMED, F.col("tx").alias("issued_in"), F.lit(True).alias("is_word"))
     led = said.select(
         "run",
         F.col("op_id").alias("cause"),
         F.col("life").alias("cause_life"),
-        F.col("said_in").alias("led_in"),
+        F.col("issued_in").alias("led_in"),
         F.lit(True).alias("is_led"),
     )
     first = Window.partitionBy("run", "node", "op_id", "life").orderBy("seq")
@@ -167,7 +168,7 @@ def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFram
         .withColumn("first_own", F.first(own).over(first))
     )
     known = F.coalesce(F.when(own, F.col("is_word")).otherwise(F.col("is_led")), F.lit(False))
-    whose = F.coalesce(F.when(own, F.col("said_in")).otherwise(F.col("led_in")), F.lit(""))
+    whose = F.coalesce(F.when(own, F.col("issued_in")).otherwise(F.col("led_in")), F.lit(""))
     # An abort brings back what it had dropped.
     again = own & known & (F.col("first_seq") < F.col("seq")) & F.col("first_own")
     plain, apply = F.col("tx") == "", F.col("kind") == "apply"
@@ -191,7 +192,7 @@ def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFram
     )
     return here.select(
         *_RECORD,
-        F.coalesce("said_in", F.lit("")).alias("said_in"),
+        F.coalesce("issued_in", F.lit("")).alias("issued_in"),
         "unit_kind",
         name.alias("unit_name"),
         F.when(F.col("unit_kind").isin("op", "leave"), life).otherwise(F.lit(0)).alias("unit_life"),
@@ -227,4 +228,4 @@ def _known(traces: DataFrame, txs: DataFrame, routed: DataFrame, changed: DataFr
     )
 
 
-by_value(Step.__module__, __name__)
+by_value(ReplayInput.__module__, __name__)

@@ -1,33 +1,23 @@
-"""The tables at rest: nothing of what was aborted, and just what all that counts comes to.
+"""The tables at rest: nothing of an aborted transaction, and exactly what the operations lead to.
 
     ghost       a routing entry that an aborted transaction has left, or that is still marked
-    divergence  a broker's SRT or PRT differs from what the words of clients come to
+    divergence  a broker's SRT or PRT differs from what the operations of clients lead to
 
-What tables hold in the end is what brokers' records tell (`spark.replay`). What they should hold
-is worked out from what clients have said at their edge brokers, in the order of their numbers: an
-advertisement stands everywhere, a subscription on every way from its client to somebody who may
-publish for it.
+The replay of the records (`spark.replay`) gives what tables contain in the end;
+`padres_tx.audit.expected_tables` computes what they should contain.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from bench.spark.shipped import by_value, ship
-from overlay.filters import Filter
-from overlay.matching.index import Index
-from overlay.notation import parse_filter
-from overlay.tables.last_word import reaches, settle
-
-if TYPE_CHECKING:
-    # Messages do not go with the job.
-    from overlay.messages import Hop, Version
+from padres_tx.audit.expected_tables import RoutingOperation, effective, expected_lines
 
 #: What two lines have to agree in; a client's numbers have gaps where operations were aborted.
 LINE: Final = ("table", "client", "op_kind", "filter", "hop")
@@ -138,23 +128,7 @@ def expected(traces: DataFrame, txs: DataFrame, words: DataFrame) -> DataFrame:
     )
 
 
-class Held:
-    """A word that counts, as the index takes it; the broker where it was said is its hop."""
-
-    __slots__ = ("added_by", "client", "filter", "hop", "positive", "removed_by", "seq", "word")
-
-    def __init__(self, word: Any, client: str) -> None:
-        self.word = word
-        self.client = client
-        self.filter = parse_filter(word["filter"])
-        self.hop: Hop = word["node"]
-        self.positive = word["op_kind"] in ("sub", "adv")
-        self.seq: int = word["number"]
-        self.added_by: Version | None = None
-        self.removed_by: tuple[Version, ...] = ()
-
-
-WORDS: Final = ArrayType(
+OPERATIONS: Final = ArrayType(
     StructType(
         [
             StructField("number", LongType()),
@@ -164,104 +138,26 @@ WORDS: Final = ArrayType(
 )
 
 
-def live(said: Iterable[Any]) -> list[Any]:
-    """What still counts of one client's words in one table: the last word decides."""
-    index: Index[Held] = Index()
-    held: dict[int, Held] = {}
-    for word in sorted(said, key=lambda word: word["number"]):
-        new = Held(word, "")
-        settled = settle(index.overlapping, new.filter, new.positive)
-        for gone in settled.drop:
-            index.remove(held.pop(gone))
-        if settled.store:
-            held[new.seq] = new
-            index.insert(new)
-    return [each.word for each in held.values()]
+def live(issued: Iterable[Any]) -> list[Any]:
+    """The rows of one client's operations in one table that later ones have not replaced."""
+    rows = {row["number"]: row for row in issued}
+    operations = (_operation(row, "") for row in rows.values())
+    return [rows[operation.number] for operation in effective(operations)]
 
 
 def stands(
     live: Iterable[Any], links: Iterable[Any]
 ) -> list[tuple[str, str, str, str, str, str, int]]:
-    """Where each word that counts stands in one run, and how often the same is there."""
-    tree = _Tree(links)
-    words = [(word["table"], Held(word, word["client"])) for word in live]
-    publishers = _Publishers(held for table, held in words if table == "srt")
-    lines: Counter[tuple[str, str, str, str, str, str]] = Counter()
-    for table, held in words:
-        towards = tree.towards(held.hop)
-        where: Iterable[str] = (held.hop, *towards)
-        if table == "prt":
-            where = _on_the_ways(held.hop, publishers.edges(held), towards)
-        for node in where:
-            hop = towards.get(node, f"@{held.client}")
-            kind, text = held.word["op_kind"], held.word["filter"]
-            lines[node, table, held.client, kind, text, hop] += 1
+    """The expected entries of one run, and how many there are of each."""
+    operations = [_operation(row, row["client"]) for row in live]
+    lines = expected_lines(operations, [(link["node"], link["hop"]) for link in links])
     return [(*line, times) for line, times in lines.items()]
 
 
-class _Tree:
-    """The overlay, as far as anything went between brokers."""
-
-    def __init__(self, links: Iterable[Any]) -> None:
-        self._next: defaultdict[str, set[str]] = defaultdict(set)
-        for link in links:
-            self._next[link["node"]].add(link["hop"])
-            self._next[link["hop"]].add(link["node"])
-        self._towards: dict[str, dict[str, str]] = {}
-
-    def towards(self, edge: str) -> dict[str, str]:
-        """At each other broker, the neighbour that leads to this one."""
-        found = self._towards.get(edge)
-        if found is None:
-            found = self._towards[edge] = {}
-            todo = [edge]
-            for node in todo:
-                for other in sorted(self._next[node]):
-                    if other != edge and other not in found:
-                        found[other] = node
-                        todo.append(other)
-        return found
-
-
-def _on_the_ways(edge: str, others: Iterable[str], towards: dict[str, str]) -> dict[str, None]:
-    """The brokers between one and others, itself included."""
-    found = {edge: None}
-    for other in others:
-        while other not in found and other in towards:
-            found[other] = None
-            other = towards[other]
-    return found
-
-
-class _Publishers:
-    """Behind which brokers somebody may publish for a subscription."""
-
-    def __init__(self, advertised: Iterable[Held]) -> None:
-        self._yes: Index[Held] = Index()
-        self._no: Index[Held] = Index()
-        self._found: dict[str, tuple[str, ...]] = {}
-        for held in advertised:
-            (self._yes if held.positive else self._no).insert(held)
-
-    def edges(self, held: Held) -> tuple[str, ...]:
-        """Edge brokers; asked again and again for few filters."""
-        text = held.word["filter"]
-        found = self._found.get(text)
-        if found is None:
-            found = self._found[text] = tuple(self._search(held.filter))
-        return found
-
-    def _search(self, filter: Filter) -> Iterator[str]:
-        holes: defaultdict[str, list[Held]] = defaultdict(list)
-        for hole in self._no.overlapping(filter):
-            holes[hole.client].append(hole)
-        edges: dict[str, None] = {}
-        for yes in self._yes.overlapping(filter):
-            if yes.hop not in edges and reaches(yes, filter, holes[yes.client]):
-                edges[yes.hop] = None
-        yield from edges
+def _operation(row: Any, client: str) -> RoutingOperation:
+    return RoutingOperation(client, row["number"], row["op_kind"], row["filter"], row["node"])
 
 
 by_value(__name__)
-_live = F.udf(live, WORDS)
+_live = F.udf(live, OPERATIONS)
 _stands = F.udf(stands, LINES)

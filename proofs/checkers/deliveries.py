@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from proofs.checkers.anomalies import SPLIT_BY_RESTARTS, Anomaly
+from padres_tx.audit.promises import SPLIT_BY_RESTARTS
+from proofs.checkers.anomalies import Anomaly
 from proofs.history import Event, History, Publication
 
 
@@ -87,7 +88,7 @@ def _missing(publication: Publication, what: str) -> Anomaly:
     tx = publication.tx
     story = f"{publication.name} {publication.text}: {what}"
     if tx is None:
-        return Anomaly("handover", "", publication.name, story)
+        return Anomaly("lost", "", publication.name, story)
     return Anomaly("partial", tx.engine, tx.name, f"{story}; the rest of {tx.name} took effect")
 
 

@@ -16,8 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from overlay.trace import Record
+from padres_tx.audit.promises import REPLICATED
+from padres_tx.audit.replayed_tables import Step
 from proofs.checkers.anomalies import Anomaly
-from proofs.history import REPLICATED, Event, History, Tx
+from proofs.history import Event, History, Tx
 
 
 class Handled(NamedTuple):
@@ -134,14 +137,13 @@ def _check_node(
             late = here[last[1]]
             moved = "" if late.last is late.first else ", and what that has moved there"
             story = (
-                f"at {node}, {what(here[name].first)} was handled before"
-                f" {what(late.first)}{moved}, which in {tx.name} comes first"
+                f"at {node}, {what(here[name].first.record)} was handled before"
+                f" {what(late.first.record)}{moved}, which in {tx.name} comes first"
             )
             yield Anomaly("order", tx.engine, tx.name, story)
             return
 
 
-def what(event: Event) -> str:
-    """An operation, for people: who does what."""
-    record = event.record
+def what(record: Record | Step) -> str:
+    """An operation, for people: which client does what."""
     return f"{record.client}'s {record.op_kind} {record.filter} ({record.op_id})"

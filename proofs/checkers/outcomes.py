@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlay.identity import parse_name
-from proofs.checkers.anomalies import SPLIT_BY_RESTARTS, Anomaly
+from padres_tx.audit.promises import SPLIT_BY_RESTARTS
+from proofs.checkers.anomalies import Anomaly
 from proofs.history import History, Tx
 
 

@@ -1,10 +1,10 @@
-"""What publications were routed on: one state of the tables, that of their view, at all brokers.
+"""The reads of publications: one state of the tables, that of their view, at all brokers.
 
-dirty      a transaction's publication was routed on what was not committed, or saw a part of
-           what another transaction has changed and not the rest
+dirty      a transaction's publication was routed on an uncommitted change, or saw a part of the
+           changes of another transaction and not the rest
 handover   a plain publication did: it fell on both sides of a commit, or on neither; or of one
            client's publications a later one fell on the side before
-partial    a transaction's publication did not go to somebody for whom its tables have it
+partial    a transaction's publication did not go to a client that its tables have it for
 divergence a plain publication did not go where the tables say, with no transaction near
 """
 
@@ -13,86 +13,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlay.identity import parse_name
-from proofs.checkers.anomalies import ISOLATED, Anomaly
-from proofs.checkers.conflicts import Conflicts, Edge, Unit
-from proofs.checkers.replay import Looked, Replay
-from proofs.history import VERSIONED, History, Tx
+from padres_tx.audit.dependency_graph import Unit
+from padres_tx.audit.promises import ISOLATED, VERSIONED, AnomalyKind
+from padres_tx.audit.replay import Dependency, Misrouting, UncommittedRead
+from padres_tx.audit.replayed_tables import Step
+from proofs.checkers.anomalies import Anomaly
+from proofs.checkers.replay import Replay
+from proofs.history import History
+
+#: The kinds that a replay gives to a publication that was routed wrongly.
+_KINDS: dict[str, AnomalyKind] = {
+    "dirty": "dirty",
+    "handover": "handover",
+    "partial": "partial",
+    "divergence": "divergence",
+}
 
 
-def check(history: History, replay: Replay, conflicts: Conflicts) -> Iterator[Anomaly]:
-    for looked in replay.looked:
-        yield from _off_the_tables(history, looked)
-        yield from _uncommitted(history, replay, looked)
-    yield from _fractured(history, conflicts)
-    yield from _back_again(history, conflicts)
+def check(history: History, replay: Replay) -> Iterator[Anomaly]:
+    for found in replay.misrouted:
+        story = _misrouted(found) if isinstance(found, Misrouting) else _uncommitted(found)
+        yield Anomaly(_KINDS[found.kind], found.engine, found.tx, story)
+    yield from _fractured(history, replay)
+    yield from _back_again(history, replay)
 
 
-def _what(looked: Looked) -> str:
-    record = looked.event.record
-    return f"at {looked.event.record.node}, {record.op_id} {record.filter}"
+def _publication(step: Step) -> str:
+    return f"at {step.node}, {step.op_id} {step.filter}"
 
 
-def _off_the_tables(history: History, looked: Looked) -> Iterator[Anomaly]:
-    """Where it went is where the tables sent it."""
-    record = looked.event.record
-    went = frozenset(record.dests)
-    if went == looked.hops:
-        return
-    publication = looked.event.publication
-    tx = publication.tx if publication is not None else None
-    missed, extra = sorted(looked.hops - went), sorted(went - looked.hops)
-    parts = [f"does not go to {hop.lstrip('@')}" for hop in missed]
-    parts += [f"goes to {hop.lstrip('@')}" for hop in extra]
-    story = f"{_what(looked)} {' and '.join(parts)}, against the tables on its view"
-    if tx is not None:
-        yield Anomaly("partial" if missed else "dirty", tx.engine, tx.name, story)
-        return
-    near = _versions_at(history, looked)
-    if near:
-        yield Anomaly("handover", history.txs[near[0]].engine, near[0], f"{story} ({near[0]})")
-    else:
-        yield Anomaly("divergence", "", record.op_id, story)
+def _misrouted(found: Misrouting) -> str:
+    parts = [f"does not go to {hop.lstrip('@')}" for hop in found.missed]
+    parts += [f"goes to {hop.lstrip('@')}" for hop in found.extra]
+    near = f" ({found.tx})" if found.kind == "handover" else ""
+    routed = f"{_publication(found.step)} {' and '.join(parts)}"
+    return f"{routed}, against the tables of its view{near}"
 
 
-def _versions_at(history: History, looked: Looked) -> list[str]:
-    """The versions that matter for a view: those that it names, and those committed there."""
-    named = {*looked.view.seen, *looked.view.hidden, *looked.view.committed}
-    return sorted(name for name in named if name in history.txs)
+def _uncommitted(found: UncommittedRead) -> str:
+    change = "which is not committed there"
+    if found.entry is not None:
+        added = found.entry.step
+        change = f"{added.op_kind} {added.filter}, which was aborted"
+    return f"{_publication(found.step)} was routed on {found.writer}'s changes: {change}"
 
 
-def _uncommitted(history: History, replay: Replay, looked: Looked) -> Iterator[Anomaly]:
-    """Nobody is led by what is not committed; who does not count is not asked."""
-    publication = looked.event.publication
-    reader = publication.tx if publication is not None else None
-    if reader is not None and not reader.committed:
-        return
-    node, at = looked.event.record.node, looked.event.at
-    for name in sorted(looked.view.seen):
-        tx = history.txs.get(name)
-        if tx is not None and tx is not reader and not history.committed_at(tx, node, at):
-            yield _dirty(looked, reader, tx, "which is not committed there")
-            return
-    for entry in looked.entries:
-        tx = replay.writer(entry)
-        if tx is not None and tx is not reader and tx.outcome == "aborted":
-            said = entry.event.record
-            yield _dirty(looked, reader, tx, f"{said.op_kind} {said.filter}, which was aborted")
-            return
-
-
-def _dirty(looked: Looked, reader: Tx | None, tx: Tx, what: str) -> Anomaly:
-    story = f"{_what(looked)} was routed on {tx.name}'s changes: {what}"
-    if reader is None:
-        return Anomaly("handover", tx.engine, tx.name, story)
-    return Anomaly("dirty", reader.engine, reader.name, story)
-
-
-def _fractured(history: History, conflicts: Conflicts) -> Iterator[Anomaly]:
-    for (writer, reader), edges in conflicts.edges.items():
-        back = conflicts.edges.get((reader, writer))
+def _fractured(history: History, replay: Replay) -> Iterator[Anomaly]:
+    for (writer, reader), reasons in replay.dependencies.items():
+        back = replay.dependencies.get((reader, writer))
         if back is None or writer.kind != "tx":
             continue
-        saw = _publication_of(reader, edges, seen=True)
+        saw = _publication_of(reader, reasons, seen=True)
         missed = _publication_of(reader, back, seen=False)
         if saw is None or missed is None:
             continue
@@ -105,47 +76,43 @@ def _fractured(history: History, conflicts: Conflicts) -> Iterator[Anomaly]:
             yield Anomaly("dirty", engine, reader.name, f"{story}: a part of {tx.name}")
 
 
-def _publication_of(reader: Unit, edges: list[Edge], *, seen: bool) -> Edge | None:
-    for edge in edges:
-        if edge.read.unit == reader and edge.seen == seen and edge.read.is_publication:
-            return edge
+def _publication_of(reader: Unit, reasons: list[Dependency], *, seen: bool) -> Dependency | None:
+    for reason in reasons:
+        if reason.read.unit == reader and reason.seen == seen and reason.read.is_publication:
+            return reason
     return None
 
 
-def _saw(edge: Edge) -> str:
-    read, write = edge.read.event.record, edge.write.event.record
-    how = "saw" if edge.seen else "did not see"
-    return f"at {edge.node}, {read.op_id} {read.filter} {how} {write.client}'s {_operation(edge)}"
+def _saw(reason: Dependency) -> str:
+    write = reason.write.step
+    operation = f"{write.op_kind} {write.filter} ({write.op_id})" if write.op_id else "leaving"
+    how = "saw" if reason.seen else "did not see"
+    return f"{_publication(reason.read.step)} {how} {write.client}'s {operation}"
 
 
-def _operation(edge: Edge) -> str:
-    write = edge.write.event.record
-    return f"{write.op_kind} {write.filter} ({write.op_id})" if write.op_id else "leaving"
-
-
-def _back_again(history: History, conflicts: Conflicts) -> Iterator[Anomaly]:
+def _back_again(history: History, replay: Replay) -> Iterator[Anomaly]:
     """Of a client's plain publications those after a commit follow those before it."""
-    sides: dict[tuple[str, str, int], list[tuple[int, bool, Edge]]] = {}
-    for edges in conflicts.edges.values():
-        for edge in edges:
-            reader, writer = edge.read.unit, edge.write.unit
+    sides: dict[tuple[str, str, int], list[tuple[int, bool, Dependency]]] = {}
+    for reasons in replay.dependencies.values():
+        for reason in reasons:
+            reader, writer = reason.read.unit, reason.write.unit
             if reader.kind != "pub" or writer.kind != "tx":
                 continue
             tx = history.txs[writer.name]
             if tx.engine not in VERSIONED and tx.engine not in ISOLATED:
-                continue  # Of what is not versioned, a later one may fall before at another broker.
+                continue  # Without versions, a later one may fall before at another broker.
             named = parse_name(reader.name)
             assert named is not None, reader.name
             client, life, number = named
             whose = (writer.name, client, life)
-            sides.setdefault(whose, []).append((number, edge.seen, edge))
+            sides.setdefault(whose, []).append((number, reason.seen, reason))
             break
     for (name, client, _), seen in sides.items():
-        after: Edge | None = None
-        for _, is_after, edge in sorted(seen, key=lambda side: side[0]):
+        after: Dependency | None = None
+        for _, is_after, reason in sorted(seen, key=lambda side: side[0]):
             if is_after:
-                after = after or edge
+                after = after or reason
             elif after is not None:
-                story = f"{_saw(after)}; later {_saw(edge)}: {client} is back before {name}"
+                story = f"{_saw(after)}; later {_saw(reason)}: {client} is back before {name}"
                 yield Anomaly("handover", history.txs[name].engine, name, story)
                 break

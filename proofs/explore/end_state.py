@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from overlay.identity import name_text
 from overlay.notation import format_filter, format_publication
-from proofs.checkers.anomalies import ISOLATED
+from padres_tx.audit.promises import ISOLATED
+from padres_tx.audit.record_fields import versions_of
 from proofs.explore.network import Network, State
 from proofs.explore.nodes import AppliedOperation, BrokerNode, ClientNode
 from proofs.explore.scenario import Scenario
@@ -24,7 +25,6 @@ from proofs.explore.scripted_clients import (
     PlainPublication,
     StaticTransaction,
 )
-from proofs.history import versions
 
 #: How often each client received each publication, which is named by its client and its text.
 Deliveries: TypeAlias = "Counter[tuple[str, str]]"
@@ -145,7 +145,7 @@ class EndState:
                     if isolated and record.kind in ("apply", "match"):
                         whose = seen.setdefault(record.tx or record.op_id, {})
                         for sees, names in zip(
-                            (True, False), versions(record.version), strict=True
+                            (True, False), versions_of(record.version), strict=True
                         ):
                             for version in sorted(names):
                                 whose.setdefault(version, {})[sees] = node.hop

@@ -19,8 +19,8 @@ from typing import NamedTuple, TypeAlias
 from overlay.messages import Hop, client_hop
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
 from overlay.trace import Record
+from padres_tx.audit.promises import ISOLATED
 from padres_tx.client_messages import Step, tx_text
-from proofs.checkers.anomalies import ISOLATED
 from proofs.explore.end_state import Deliveries, EndState, Finding, ScriptedUnit
 from proofs.explore.network import Network, State
 from proofs.explore.nodes import AppliedOperation, BrokerNode

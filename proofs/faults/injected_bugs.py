@@ -26,7 +26,7 @@ from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import static_state
 from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import Decide, Decided
-from proofs.checkers import Kind
+from proofs.checkers import AnomalyKind
 from proofs.faults import absent_broker_bugs, held_operation_bugs, slicing_bugs
 from proofs.faults.paper_rules import UnstampedVersions
 from proofs.sim.program import RESTART, Shape
@@ -38,7 +38,7 @@ Maker: TypeAlias = Callable[[Broker], Engine]
 class Bug(NamedTuple):
     """A mistake, the engine that makes it, and the anomaly that it leads to."""
 
-    kind: Kind
+    kind: AnomalyKind
     engine: str
     make: Maker
     #: The runs that show it, if it takes other than the usual ones of the engine.

@@ -15,8 +15,8 @@ import pytest
 
 from bench.report.claims import HELD, MISSED, UNKNOWN, Claim, claims
 from bench.report.page import NOTES, render, write
-from bench.report.promises import KINDS, MEANING
 from bench.report.results import Results
+from padres_tx.audit.promises import KINDS, MEANING
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spark.replay import Step, replay
+from bench.spark.replay import ReplayInput, replay
 from tests.bench.spark.test_shipped import step
 
 
-def sub(seq: int, client: str, outcome: str) -> Step:
+def sub(seq: int, client: str, outcome: str) -> ReplayInput:
     return step(
         seq,
         "apply",
@@ -21,7 +21,7 @@ def sub(seq: int, client: str, outcome: str) -> Step:
     )
 
 
-def match(kind: str, dests: list[str], outcome: str = "") -> Step:
+def match(kind: str, dests: list[str], outcome: str = "") -> ReplayInput:
     whose = {"op_id": "E:1", "client": "E", "source": "@E", "filter": "[x,4]"}
     return step(9, "match", op_kind=kind, dests=dests, outcome=outcome, **whose)
 
@@ -39,8 +39,12 @@ def match(kind: str, dests: list[str], outcome: str = "") -> Step:
         (match("tcm", ["@A"], "to B"), False),
     ],
 )
-def test_where_a_tcm_should_have_gone(matched: Step, is_right: bool) -> None:
+def test_where_a_tcm_should_have_gone(matched: ReplayInput, is_right: bool) -> None:
     """A takes tcms; B did, and is subscribed for events only since."""
     steps = [sub(1, "A", "+"), sub(2, "B", "+"), sub(3, "B", "+ events"), matched]
-    verdicts = [found for found in replay(steps, ("d-tx",)) if found.what == "verdict"]
+    verdicts = [
+        found
+        for found in replay(steps, versioned=["d-tx"], replicated=["s-tx"])
+        if found.what == "verdict"
+    ]
     assert (verdicts == []) == is_right

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from bench.spark import history, reads, tables, traces
-from bench.spark.replay import Found, Step, replay
+from bench.spark.replay import ReplayInput, ReplayResult, replay
 from bench.spark.shipped import archive
 
 #: An executor without site directories, so without what is installed there in development mode;
@@ -24,17 +25,18 @@ import pickle
 function, arguments = pickle.loads(open(sys.argv[3], "rb").read())
 found = function(*arguments)
 print(list(found))
-ours = [m for name, m in sys.modules.items() if name.partition(".")[0] in ("overlay", "bench")]
+packages = ("overlay", "padres_tx", "bench")
+ours = [m for name, m in sys.modules.items() if name.partition(".")[0] in packages]
 assert all(module.__file__.startswith(sys.argv[1]) for module in ours), ours
 assert "msgspec" not in sys.modules
 """
 
 
-def step(seq: int, kind: str, **fields: Any) -> Step:
-    values: dict[str, Any] = dict.fromkeys(Step._fields, "")
+def step(seq: int, kind: str, **fields: Any) -> ReplayInput:
+    values: dict[str, Any] = dict.fromkeys(ReplayInput._fields, "")
     values |= dict.fromkeys(("unit_life", "decided_at", "first_at", "last_at"), 0)
     values |= {"run": "r", "node": "B1", "dests": [], "entered": False, "seq": seq, "kind": kind}
-    return Step(**{**values, **fields})
+    return ReplayInput(**{**values, **fields})
 
 
 SUB = step(
@@ -56,11 +58,11 @@ WORD = {"number": 1, "op_kind": "sub", "filter": "[x,>=,3]", "node": "B1"}
     ("function", "arguments", "found"),
     [
         (
-            replay,
-            ([SUB, PUB], ("d-tx",)),
+            partial(replay, versioned=["d-tx"], replicated=["s-tx"]),
+            ([SUB, PUB],),
             [
-                Found("r", "B1", "verdict", "divergence", "", "E:0:1"),
-                Found(
+                ReplayResult("r", "B1", "verdict", "divergence", "", "E:0:1"),
+                ReplayResult(
                     "r",
                     "B1",
                     "line",

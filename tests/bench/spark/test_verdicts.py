@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from bench.report import promises
 from bench.spark import checks
 from bench.spark.records import (
     CLIENT_SCHEMA,
@@ -18,7 +17,8 @@ from bench.spark.records import (
 )
 from bench.spark.traces import verdicts
 from overlay import trace
-from proofs.checkers import Kind, check, is_promised
+from padres_tx.audit import promises
+from proofs.checkers import check
 from proofs.faults.injected_bugs import BUGS
 from proofs.history import History
 from proofs.sim.program import Shape
@@ -74,9 +74,7 @@ def of_checkers(name: str, run: RandomRun) -> Verdicts:
     """What the checkers find in the records, promised or not."""
     found: Verdicts = set()
     for anomaly in check(History(run.world.sim.records), strict=True):
-        # What is lost without any transaction has a name of its own here.
-        lost = anomaly.kind == "handover" and not anomaly.engine
-        found.add((name, "lost" if lost else anomaly.kind, anomaly.engine, anomaly.tx))
+        found.add((name, anomaly.kind, anomaly.engine, anomaly.tx))
     return found
 
 
@@ -98,14 +96,6 @@ def test_the_same_verdicts_on_the_same_traces(
     # And nobody breaks a promise without a bug.
     for run, kind, engine, _ in found:
         assert run in SEEDS or run.startswith("mixed") or not promises.is_promised(kind, engine)
-
-
-@pytest.mark.parametrize("engine", [*ENGINES[:-1], ""])
-def test_the_same_promises(engine: str) -> None:
-    """What a report calls a failure is what the checkers do."""
-    for kind in get_args(Kind):
-        if kind not in ("error", "handover" if not engine else ""):
-            assert promises.is_promised(kind, engine) == is_promised(kind, engine), kind
 
 
 def noticed() -> RandomRun:

@@ -16,7 +16,7 @@ from overlay.messages import BrokerName
 from overlay.trace import Record
 from padres_tx import registry
 from padres_tx.client_messages import Step
-from proofs.checkers import Kind, check, is_promised
+from proofs.checkers import AnomalyKind, check, is_promised
 from proofs.checkers.tables import expected_tables
 from proofs.history import Clients, History, Row
 from proofs.sim.program import FAULTS, SPACE, Shape
@@ -90,7 +90,7 @@ class Script:
             source, dests = ("@E", ("B2",)) if node is self.b1 else ("B1", ())
             node(kind, tx=tx, engine="d-tx", source=source, dests=dests, outcome=outcome)
 
-    def kinds(self, **known: Any) -> list[Kind]:
+    def kinds(self, **known: Any) -> list[AnomalyKind]:
         return [one.kind for one in check(History(self.records, **known))]
 
 
@@ -194,7 +194,7 @@ def test_a_client_that_got_something_twice_says_so() -> None:
     assert script.kinds(clients=clients) == ["duplicate"]
 
 
-def come_back(lives: Lives | None = None) -> list[Kind]:
+def come_back(lives: Lives | None = None) -> list[AnomalyKind]:
     """E publishes, leaves, comes back and publishes again, with the same numbers; the anomalies."""
     world = SimulatedOverlay(nx.Graph([("B1", "B2")]), Tape(seed=1).choose)
     world.join("D", "B2")
@@ -226,7 +226,7 @@ def test_a_client_that_did_not_get_what_it_was_handed() -> None:
     script = Script()
     script.publish(1)
     script.deliver(1)
-    assert script.kinds(clients=Clients()) == ["handover"]
+    assert script.kinds(clients=Clients()) == ["lost"]
 
 
 def test_what_an_aborted_transaction_has_left_in_a_table() -> None:
