@@ -20,7 +20,9 @@ from overlay.errors import OverlayError, ProtocolError
 from overlay.messages import ClientName, EngineMessage
 from padres_tx import client_messages
 from padres_tx.client.holdings import HoldingChange
+from padres_tx.client.operations import Op
 from padres_tx.client.session import Event, Notification, SendMessage
+from padres_tx.client.static_plan import StaticPlan
 from padres_tx.client.transactions import (
     ClientTransaction,
     CommitApplied,
@@ -31,7 +33,6 @@ from padres_tx.client.transactions import (
     Transactions,
 )
 from padres_tx.client_messages import TxID, tx_text
-from padres_tx.static import Op, Plan
 
 
 class ClientHalf(ABC):
@@ -220,7 +221,7 @@ class PlannedTransaction(ClientTransaction):
 
     def __init__(self, id: TxID, half: ClientHalf, *, coordinator: bool) -> None:
         super().__init__(id, half, coordinator=coordinator)
-        self.plan = Plan(id[0])
+        self.plan = StaticPlan(id[0])
 
 
 class StaticHalf(BrokerDecidedHalf):

@@ -36,6 +36,7 @@ from overlay.messages import AnyMessage, Kind
 from padres_tx import registry
 from padres_tx.client.asking import OutcomeQuestions
 from padres_tx.client.holdings import HoldingChange
+from padres_tx.client.operations import Op
 from padres_tx.client.session import EngineEvent, Event, Notification, Session
 from padres_tx.client_messages import DEADLINE_LIMIT_S, TX_PER_CLIENT_LIMIT, TxID, parse_tx, tx_text
 from padres_tx.errors import (
@@ -49,7 +50,6 @@ from padres_tx.errors import (
     no_name,
 )
 from padres_tx.looks import Looks, Table
-from padres_tx.static import Op
 
 if TYPE_CHECKING:
     from padres_tx.client.engine_halves import ClientHalf

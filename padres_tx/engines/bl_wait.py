@@ -20,6 +20,7 @@ import msgspec
 from overlay.errors import OverlayError
 from overlay.messages import Operation
 from padres_tx.client.engine_halves import ClientHalf
+from padres_tx.client.operations import Op
 from padres_tx.client.session import Event, Notification, PublicationRefused
 from padres_tx.client.transactions import (
     NO_HANDLER,
@@ -35,7 +36,6 @@ from padres_tx.client.transactions import (
 from padres_tx.client_messages import TxID, parse_tx
 from padres_tx.engine_declaration import OVERLAY, EngineDeclaration
 from padres_tx.errors import BadTransaction, TransactionError
-from padres_tx.static import Op
 
 #: Long enough for a message to cross small overlays, as the paper's were found to need.
 WAIT_S = 0.05

@@ -10,6 +10,7 @@ from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter
 from overlay.messages import Kind
 from padres_tx import static
+from padres_tx.client.static_plan import StaticPlan
 from padres_tx.registry import broker_factories
 from proofs.explore.scenario import Rules
 from proofs.explore.scripted_clients import (
@@ -107,7 +108,7 @@ DISPATCHING_HELD: tuple[tuple[str, Kind, Filter], ...] = (
 
 def plan(coordinator: str, *ops: static.Op) -> StaticTransaction:
     """A static transaction; its dependencies are worked out as for any user."""
-    made = static.Plan(coordinator)
+    made = StaticPlan(coordinator)
     for op in ops:
         made.add(op)
     return StaticTransaction("s-tx", made.steps(count(1).__next__))

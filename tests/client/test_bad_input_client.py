@@ -191,7 +191,7 @@ async def test_a_plan_that_cannot_be_put_in_an_order_is_refused_at_the_call() ->
         await _refused(e, lambda tx: tx.tcm(X1, ops={"D": [first, circle]}), "wait for each other")
         stray = static.sub(P1)
         await _refused(e, lambda tx: tx.do(static.sub(X1, after=[stray])), "not in the transaction")
-        await _refused(e, lambda tx: tx.tcm(X1), "is for nobody")
+        await _refused(e, lambda tx: tx.tcm(X1), "has no receivers")
         await _refused(e, lambda tx: tx.tcm(X1, ops={"not a name": []}), "no name")
         await _refused(e, lambda tx: tx.tcm(X1, ops={"D": "usub"}), "list of operations")
         assert tables(overlay) == before

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from overlay.errors import FilterError
 from overlay.wire.codec import FRAME_LIMIT
 from padres_tx import static
+from padres_tx.client.operations import DEPTH_LIMIT, Op
+from padres_tx.client.static_plan import STEP_LIMIT, StaticPlan
 from padres_tx.client_messages import RECEIVERS_LIMIT, Step
 from padres_tx.errors import BadName, BadTransaction
 from padres_tx.protocol.admission import in_order
-from padres_tx.static import DEPTH_LIMIT, STEP_LIMIT, Op, Plan
 
 P1 = {"class": "p1"}
 X1 = {"class": "p1", "x": "x1"}
@@ -28,7 +29,7 @@ def numbers(start: int = 100) -> Callable[[], int]:
 
 
 def plan(*ops: Op, coordinator: str = "E") -> tuple[Step, ...]:
-    made = Plan(coordinator)
+    made = StaticPlan(coordinator)
     for op in ops:
         made.add(op)
     return made.steps(numbers())
@@ -155,7 +156,7 @@ def test_what_follows_from_another_dependency_is_left_out() -> None:
 def test_a_circle_is_refused_and_named_and_nothing_is_added() -> None:
     late = static.usub(F1)
     early = static.sub(F1, after=[late])
-    made = Plan("E")
+    made = StaticPlan("E")
     made.add(static.adv(P1))
     with pytest.raises(BadTransaction, match=r"wait for each other: D's sub\(.*after D's usub\("):
         made.add(static.tcm(P1, ops={"D": [early, late]}))
@@ -191,13 +192,13 @@ def test_bad_input_is_refused_where_it_is_made() -> None:
         static.pub({})
     with pytest.raises(BadName):
         static.tcm(P1, ops={"no name": []})
-    with pytest.raises(BadTransaction, match="A1: a list of operations"):
+    with pytest.raises(BadTransaction, match="A1: expected a list of operations"):
         static.tcm(P1, ops={"A1": static.sub(F1)})  # type: ignore[dict-item]
-    with pytest.raises(BadTransaction, match="A1: a list of operations"):
+    with pytest.raises(BadTransaction, match="A1: expected a list of operations"):
         static.tcm(P1, ops={"A1": ["sub"]})  # type: ignore[list-item]
-    with pytest.raises(BadTransaction, match="ops: a mapping"):
+    with pytest.raises(BadTransaction, match="ops: expected a mapping"):
         static.tcm(P1, ops=[static.sub(F1)])  # type: ignore[arg-type]
-    with pytest.raises(BadTransaction, match="after: a list of operations"):
+    with pytest.raises(BadTransaction, match="after: expected a list of operations"):
         static.sub(F1, after=["first"])  # type: ignore[list-item]
 
 

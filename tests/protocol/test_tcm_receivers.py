@@ -252,12 +252,12 @@ async def test_one_that_leaves_instead_of_acting_aborts() -> None:
 @pytest.mark.parametrize(
     ("to", "error", "text"),
     [
-        ("W1", BadTransaction, "a list of clients' names is needed, not 'W1'"),
+        ("W1", BadTransaction, "expected a list of clients' names, got 'W1'"),
         (7, BadTransaction, "a list of clients' names"),
-        ([], BadTransaction, "a tcm for nobody"),
+        ([], BadTransaction, "empty list of receivers"),
         (["no name"], BadName, "no name"),
         ([7], BadName, "7"),
-        ([f"W{n}" for n in range(RECEIVERS_LIMIT + 1)], BadTransaction, "may name 1000 receivers"),
+        ([f"W{n}" for n in range(RECEIVERS_LIMIT + 1)], BadTransaction, "at most 1000 receivers"),
     ],
 )
 @asynchronous

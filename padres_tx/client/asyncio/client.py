@@ -97,6 +97,7 @@ from padres_tx.client.asyncio.transaction_driver import (
     OnEnd,
     TransactionDriver,
 )
+from padres_tx.client.operations import Ops
 from padres_tx.client.session import (
     FilterLike,
     Notification,
@@ -108,7 +109,6 @@ from padres_tx.client.session import (
 from padres_tx.client.transactions import DEADLINE_S, TCM_MARK, Result
 from padres_tx.environment import secret_or_environment
 from padres_tx.errors import CallTimeout, ClientClosed
-from padres_tx.static import Ops
 
 #: Publications that may leave in a row before other tasks of the loop get a turn.
 TURN = 256

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import msgspec
 
 from overlay.errors import OverlayError
-from padres_tx import static
+from padres_tx.client import operations
 from padres_tx.client.asyncio.futures import SharedFuture
 from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S
+from padres_tx.client.operations import Op, Ops
 from padres_tx.client.session import (
     FilterLike,
     Notification,
@@ -40,7 +41,6 @@ from padres_tx.client.session import (
 from padres_tx.client.transactions import ClientTransaction, Result
 from padres_tx.client_messages import DEADLINE_LIMIT_S
 from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, TransactionFinished
-from padres_tx.static import Op, Ops
 
 if TYPE_CHECKING:
     from padres_tx.client.asyncio.transaction_driver import TransactionDriver
@@ -174,7 +174,7 @@ class TransactionScope:
         In a static transaction `ops` says what the receivers do, by client; there are no handlers.
         """
         data = as_payload(payload, json)
-        return self.do(static.tcm(point, data, ops=ops, after=_operations(after), to=to))
+        return self.do(operations.tcm(point, data, ops=ops, after=_operations(after), to=to))
 
     def pub(
         self,
@@ -185,15 +185,15 @@ class TransactionScope:
         after: After = None,
     ) -> PendingOperation:
         """Publish; receivers get it when the transaction is committed, or never."""
-        return self.do(static.pub(point, as_payload(payload, json), after=_operations(after)))
+        return self.do(operations.pub(point, as_payload(payload, json), after=_operations(after)))
 
     def adv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Advertise."""
-        return self.do(static.adv(filter, after=_operations(after)))
+        return self.do(operations.adv(filter, after=_operations(after)))
 
     def uadv(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-advertise, a part or all."""
-        return self.do(static.uadv(filter, after=_operations(after)))
+        return self.do(operations.uadv(filter, after=_operations(after)))
 
     def sub(
         self,
@@ -204,12 +204,12 @@ class TransactionScope:
         after: After = None,
     ) -> PendingOperation:
         """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
-        op = static.sub(filter, events_only=events_only, after=_operations(after))
+        op = operations.sub(filter, events_only=events_only, after=_operations(after))
         return self.do(op, callback)
 
     def usub(self, filter: FilterLike, *, after: After = None) -> PendingOperation:
         """Un-subscribe, a part or all."""
-        return self.do(static.usub(filter, after=_operations(after)))
+        return self.do(operations.usub(filter, after=_operations(after)))
 
     def do(self, op: Op, callback: Callback | None = None) -> PendingOperation:
         """Carry out an operation that is there as data (`padres_tx.static`).

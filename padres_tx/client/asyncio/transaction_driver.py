@@ -43,6 +43,7 @@ from padres_tx.client.asyncio.handles import (
 )
 from padres_tx.client.asyncio.requests import CALL_TIMEOUT_S, Requests, again
 from padres_tx.client.asyncio.tcm_handlers import TcmHandlers, current_part
+from padres_tx.client.operations import Op
 from padres_tx.client.session import Answered, Notification
 from padres_tx.client.transactions import (
     ClientTransaction,
@@ -59,7 +60,6 @@ from padres_tx.client.transactions import (
     Transactions,
 )
 from padres_tx.errors import CallTimeout, ClientClosed, NotCoordinator, TransactionError
-from padres_tx.static import Op
 
 #: Called with the outcome of a transaction, or with the name of one that is drained.
 OnEnd: TypeAlias = Callable[[Result], Awaitable[None] | None]

@@ -48,10 +48,10 @@ from padres_tx.client.blocking.handles import (
     operations,
 )
 from padres_tx.client.blocking.threads import ClientThreads, as_coroutine
+from padres_tx.client.operations import Ops
 from padres_tx.client.session import FilterLike, Notification, PointLike
 from padres_tx.client.transactions import DEADLINE_S, Doubt, DrainedTx, Result
 from padres_tx.errors import CallTimeout, ClientClosed
-from padres_tx.static import Ops
 
 T = TypeVar("T")
 

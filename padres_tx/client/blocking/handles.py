@@ -26,9 +26,9 @@ from padres_tx.client.asyncio import handles
 from padres_tx.client.asyncio.futures import SharedFuture
 from padres_tx.client.asyncio.handles import Wait
 from padres_tx.client.blocking.threads import ClientThreads
+from padres_tx.client.operations import Op, Ops
 from padres_tx.client.session import FilterLike, Notification, PointLike
 from padres_tx.client.transactions import Result
-from padres_tx.static import Op, Ops
 
 T = TypeVar("T")
 S = TypeVar("S", bound=handles.TransactionScope)
