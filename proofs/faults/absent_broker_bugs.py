@@ -1,4 +1,4 @@
-"""Planted bugs about brokers that cannot be reached: each breaks one rule of going on without them.
+"""Injected bugs about unreachable brokers: each breaks one rule of going on without them.
 
 `injected_bugs` lists them; the runs that show them have partitions.
 """
@@ -18,13 +18,13 @@ from padres_tx.protocol.dynamic_state import Tx
 
 
 class _EndsAlone(Dynamic):
-    """Ends a transaction at its deadline when it is cut off, whatever it has said to it before."""
+    """Ends a transaction at its deadline when cut off, even after its vote or acknowledgement."""
 
     def is_bound(self, tx: Tx) -> bool:
         return False
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
-        # Ours would take a commit for a neighbour's mistake.
+        # The real engine would treat a later commit as a neighbour's protocol error.
         tx = self.txs.get(decide.tx)
         if tx is not None and tx.gave_up:
             decide = Decide(decide.tx, False, decide.code, decide.reason)
@@ -40,7 +40,7 @@ class EndsAfterItsAnswer(_EndsAlone, DTxNI):
 
 
 class _SkippingBroker(Broker):
-    """Says nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
+    """Sends nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
 
     def _ask(
         self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
@@ -57,7 +57,7 @@ class SkipsAbsentNeighbours(DTx):
 
 
 class LeavesOutTheAbsent(STx):
-    """An (un-)advertisement of a plan is complete without brokers of the span that are away."""
+    """An (un-)advertisement of a plan counts as complete without absent brokers of the span."""
 
     def insists(self, operation: Operation) -> tuple[Hop, ...]:
         return ()

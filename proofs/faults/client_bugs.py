@@ -1,8 +1,9 @@
-"""Planted bugs in clients: what they hold and whom they call, with one mistake each.
+"""Injected bugs in clients: errors in what they believe they hold and which callbacks they call.
 
-Tests put them in the place of `padres_tx.client.holdings.Holdings`, in runs with real sessions.
-Both mistakes were the client library's own once, and no check found them: all clients that were
-simulated were too simple to make them. A third is a broker's, by which clients cannot be right.
+Tests replace `padres_tx.client.holdings.Holdings` by them, in runs with real sessions. The first
+two were once bugs of the client library that no check found, because all simulated clients were too
+simple to have them. The third is a bug of a broker that leaves clients without the information they
+need.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from padres_tx.client.holdings import HoldingChange, Holdings
 
 
 class EndsCallbacksAtCommit(Holdings):
-    """A callback ends with the transaction in which its subscription does."""
+    """A callback ends with the transaction that ends its subscription, before `drained`."""
 
     def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
         super().commit(tx, changes, drains=False)
 
 
 class NumbersByCall(Holdings):
-    """The order is that of the calls, and what others do comes last."""
+    """Operations are ordered by the client's calls, and those of other clients come last."""
 
     def __init__(self, client: str, hop: Hop) -> None:
         super().__init__(client, hop)
@@ -44,7 +45,7 @@ class NumbersByCall(Holdings):
 
 
 class StripsStamps(Broker):
-    """Hands publications to its clients without what they come before."""
+    """Delivers publications to clients without their stamps."""
 
     def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
         return [_stripped(effect) for effect in super().receive(source, message, now)]
@@ -59,5 +60,5 @@ def _stripped(effect: Effect) -> Effect:
 
 
 def stripped(broker: Broker) -> None:
-    """Let a broker tell its clients less than they need to know."""
+    """Let a broker deliver publications without their stamps."""
     broker.__class__ = StripsStamps

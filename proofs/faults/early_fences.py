@@ -1,6 +1,6 @@
-"""D-TX that gives fences to certain clients at once, as if they had lost often.
+"""D-TX that grants a fence to some transactions at once, as if they had lost often.
 
-For what has to be tried with fences and cannot wait for losses. The engine is ours but for that.
+For tests of fences that cannot wait for losses. All else is the real engine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class FencesAll(DTx):
 
 
 class FencesA(DTx):
-    """Transactions of the client A do."""
+    """Every transaction of client A gets a fence."""
 
     def grants_fence(self, tx: Tx, now: float) -> bool:
         return tx.id[0] == "A"
 
 
 class FencesSome(DTx):
-    """Every third transaction of a client does."""
+    """Every third transaction of a client gets a fence."""
 
     def grants_fence(self, tx: Tx, now: float) -> bool:
         return tx.id[-1] % 3 == 0

@@ -1,9 +1,9 @@
-"""Planted bugs in what waits: each undoes one rule on operations that are held for a decision.
+"""Injected bugs about waiting: each breaks one rule on operations that are held for a decision.
 
-D-TX isolates itself from whatever works on the shared tables, plain operations and the other
-engines, by letting them wait, and by giving up where that comes too late. Each of these rules is
-there because of some interleaving of three or four parties. That random runs come to such
-interleavings is not evident; it is tried with these. `injected_bugs` lists them.
+D-TX isolates itself from all operations on the shared tables, plain ones and those of other
+engines, by letting them wait, and by aborting where that is too late. Each of these rules exists
+because of an interleaving of three or four parties. These bugs test whether random runs reach such
+interleavings. `injected_bugs` lists them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from padres_tx.protocol.dynamic import YES, Tx, Verdict
 
 
 class _HidesHeld(Broker):
-    """Can be made not to tell what it holds."""
+    """A broker whose held operations can be hidden."""
 
     unseen = False
 
@@ -42,14 +42,7 @@ def _held_hidden(broker: Broker) -> Iterator[None]:
         broker.unseen = False
 
 
-# --- who has to wait ---
-
-
-class HoldsNothing(DTx):
-    """Operations on the shared tables pass, whatever is prepared."""
-
-    def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        return False
+# --- operations that have to wait ---
 
 
 class _NeverWaits(Broker):
@@ -68,7 +61,7 @@ class OthersAtOnce(DTx):
 
 
 class Overtakes(STx):
-    """A plan is admitted though its client has said something before that waits."""
+    """A plan is admitted although an earlier operation of its client waits."""
 
     def __init__(self, broker: Broker) -> None:
         broker.__class__ = _HidesHeld
@@ -79,11 +72,11 @@ class Overtakes(STx):
             super()._check_free(tx, undo)
 
 
-# --- who has to give up ---
+# --- transactions that have to abort ---
 
 
 class CountsEveryYes(DTx):
-    """A neighbour's yes counts, whatever came from there before it and is held."""
+    """A neighbour's yes counts, even if an operation that came from there before it is held."""
 
     def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
         return YES
@@ -96,7 +89,7 @@ class _HidesUnderWay(Broker):
 
 
 class ReadsUnderWay(DTx):
-    """Reads plain operations that are not done everywhere."""
+    """Reads plain operations that are not yet applied everywhere."""
 
     def __init__(self, broker: Broker) -> None:
         broker.__class__ = _HidesUnderWay

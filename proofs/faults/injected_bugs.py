@@ -1,8 +1,8 @@
-"""Planted bugs: for every anomaly, engines of ours with one mistake, to show that a check can fail.
+"""Injected bugs: for every anomaly, engines with one error that its checker must find.
 
-Each is the real engine, or the real broker, with one rule broken, as small as possible. They are
-switched on where a run is made (`Run(shape, ..., factories=BUGS[name].factories())`), by tests; the
-product has no switch for them. `proofs.faults.paper_rules` has the paper's own mistakes.
+Each is the real engine or broker with one rule broken, as small as possible. Tests pass them to a
+run (`RandomRun(shape, ..., factories=BUGS[name].factories())`); the product has no switch for them.
+`paper_rules` has the errors of the paper.
 
     BUGS["split-s-tx"].kind    the anomaly that its checker must find
 """
@@ -28,7 +28,7 @@ from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import Decide, Decided
 from proofs.checkers import AnomalyKind
 from proofs.faults import absent_broker_bugs, held_operation_bugs, slicing_bugs
-from proofs.faults.paper_rules import UnstampedVersions
+from proofs.faults.paper_rules import DropAtCommit, UnheldOperations, UnstampedVersions
 from proofs.sim.program import RESTART, Shape
 from proofs.sim.simulated_overlay import all_engines
 
@@ -36,12 +36,12 @@ Maker: TypeAlias = Callable[[Broker], Engine]
 
 
 class Bug(NamedTuple):
-    """A mistake, the engine that makes it, and the anomaly that it leads to."""
+    """An engine with an error, and the anomaly that it leads to."""
 
     kind: AnomalyKind
     engine: str
     make: Maker
-    #: The runs that show it, if it takes other than the usual ones of the engine.
+    #: The shape of the runs that show it, if not the usual one of the engine.
     runs: Shape | None = None
 
     @property
@@ -49,7 +49,7 @@ class Bug(NamedTuple):
         return self.runs or Shape(self.engine)
 
     def factories(self) -> dict[str, EngineFactory]:
-        """All engines, one of them with the mistake."""
+        """All engines, one of them with the error."""
         return {**all_engines(), self.engine: self.make}
 
 
@@ -57,7 +57,7 @@ class Bug(NamedTuple):
 
 
 class _StartsNextEarly(Dynamic):
-    """A client's next operation is begun when the one before it has left its edge broker."""
+    """Starts a client's next operation when the one before it has left its edge broker."""
 
     def _finished(self, task: OpTask, now: float) -> list[Effect]:
         gone: set[int] = self.__dict__.setdefault("_gone_on", set())
@@ -66,7 +66,7 @@ class _StartsNextEarly(Dynamic):
         if task.frame is None or task.tcm or not task.waiting:
             return super()._finished(task, now)
         gone.add(id(task))
-        # Kept, so that no other task gets its id.
+        # Kept alive, so that no other task gets its id.
         self.__dict__.setdefault("_kept", []).append(task)
         waiting, task.waiting = task.waiting, 0
         effects = super()._finished(task, now)
@@ -83,7 +83,7 @@ class StartsNextEarlyDTxNI(_StartsNextEarly, DTxNI):
 
 
 class ReversesPlan(STx):
-    """Carries a plan out from behind."""
+    """Carries out a plan in reverse order."""
 
     def _next(self, tx: static_state.Tx) -> int:
         at = max(at for at in tx.order if at not in tx.started)
@@ -95,7 +95,7 @@ class ReversesPlan(STx):
 
 
 class _DropsDeliveries(Dynamic):
-    """Forgets the last of several deliveries."""
+    """Delivers only the first of several publications."""
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
         del tx.deliveries[1:]
@@ -107,7 +107,7 @@ class DropsDeliveriesDTx(_DropsDeliveries, DTx):
 
 
 class _DeliversEarly(Dynamic):
-    """Hands publications over as they come, before there is a decision."""
+    """Delivers publications as they arrive, before the decision."""
 
     def _publish(
         self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
@@ -138,11 +138,11 @@ def _without_brokers(send: Send) -> Send:
 
 
 class _FlipsDecision(Dynamic):
-    """A broker in the middle passes a commit on as an abort."""
+    """A broker in the middle forwards a commit as an abort."""
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         if self.others(self.txs[decide.tx]) and decide.committed:
-            decide = Decide(decide.tx, False, "split", "planted")
+            decide = Decide(decide.tx, False, "split", "injected")
         return super()._decide_here(source, decide, now)
 
 
@@ -155,19 +155,19 @@ class FlipsDecisionDTxNI(_FlipsDecision, DTxNI):
 
 
 class AbortsAlone(DTxNI):
-    """A side that is cut off from the coordinator by a restart aborts, and asks nobody."""
+    """A side that a restart cuts off from the coordinator aborts without asking."""
 
     def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
         return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
 
 
 class FlipsDecisionSTx(STx):
-    """A broker in the middle passes a commit on as an abort."""
+    """A broker in the middle forwards a commit as an abort."""
 
     def _decide(self, source: Hop, decide: static_state.Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
         if tx is not None and decide.committed and self._beyond(tx, source):
-            decide = static_state.Decide(decide.tx, False, "split", "planted")
+            decide = static_state.Decide(decide.tx, False, "split", "injected")
         return super()._decide(source, decide, now)
 
 
@@ -175,7 +175,7 @@ class FlipsDecisionSTx(STx):
 
 
 class _KeepsMarks(Routing):
-    """Does not take back what an aborted version has brought."""
+    """Keeps the entries of an aborted version."""
 
     def discard(self, version: TxID, limit: int | None = None) -> bool:
         self._marked.pop(version, None)
@@ -197,7 +197,7 @@ class UndoesNothing(DTxNI):
 
 
 class ExecutesAbortedPlan(STx):
-    """Carries out what was admitted here, though the plan is aborted."""
+    """Carries out the operations of an aborted plan that were admitted here."""
 
     def spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
         admitted = list(self.reserved.of(tx.id))
@@ -213,7 +213,7 @@ class ExecutesAbortedPlan(STx):
 
 
 class _KeepsForwarded(Routing):
-    """Attracts subscriptions, and does not send them back when they have nothing to go to."""
+    """Attracts subscriptions, but does not take them back when no advertisement is left."""
 
     def _retarget(
         self, source: Hop, changed: list[Filter], change: Callable[[], None], scope: Scope
@@ -223,11 +223,11 @@ class _KeepsForwarded(Routing):
 
 
 class _Diverges:
-    """Goes in front of an engine, whose constructor it calls."""
+    """A mixin in front of an engine, whose constructor it calls."""
 
     def __init__(self, broker: Broker) -> None:
         broker.routing.__class__ = _KeepsForwarded
-        engine: Any = super()  # Whichever stands behind it.
+        engine: Any = super()  # The engine behind the mixin.
         engine.__init__(broker)
 
 
@@ -247,7 +247,7 @@ class DivergesSTx(_Diverges, STx):
 
 
 class _WithholdsNo(Dynamic):
-    """A broker that would vote no is silent, and deadlines do not ring."""
+    """A broker that would vote no sends nothing, and deadlines never pass."""
 
     def _answer(self, tx: Tx, now: float) -> list[Effect]:
         if tx.verdict is not None and tx.verdict.code:
@@ -263,14 +263,14 @@ class WithholdsNoDTx(_WithholdsNo, DTx):
 
 
 class LosesAcknowledgements(DTxNI):
-    """The acknowledgement of the decision gets lost, so nobody is told that it is everywhere."""
+    """Acknowledgements of the decision are lost, so no broker learns that all have it."""
 
     def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
         return []
 
 
 class WithholdsRefusal(STx):
-    """An edge broker that would refuse is silent, and deadlines do not ring."""
+    """An edge broker that would refuse sends nothing, and deadlines never pass."""
 
     def _admitted(self, source: Hop, admitted: static_state.Admitted, now: float) -> list[Effect]:
         return [] if admitted.code else super()._admitted(source, admitted, now)
@@ -283,7 +283,7 @@ class WithholdsRefusal(STx):
 
 
 class _DeliversTwice(Dynamic):
-    """Hands everything over twice."""
+    """Delivers every publication twice."""
 
     def _deliver(self, tx: Tx, now: float) -> list[Effect]:
         return super()._deliver(tx, now) * 2
@@ -298,7 +298,7 @@ class DeliversTwiceDTxNI(_DeliversTwice, DTxNI):
 
 
 class SendsTwiceSTx(STx):
-    """Sends everything twice."""
+    """Sends every publication twice."""
 
     def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
@@ -318,7 +318,7 @@ class _Everything(Seen):
 
 
 class SeesEverything(DTx):
-    """Looks at the tables without a snapshot: what is there is there."""
+    """Reads the tables without a snapshot, including undecided changes."""
 
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         super().begun(tx, undecided)
@@ -342,16 +342,6 @@ class Unstamped(DTx):
     def __init__(self, broker: Broker) -> None:
         broker.versions.__class__ = UnstampedVersions
         super().__init__(broker)
-
-
-class DropsAtCommit(DTx):
-    """What a commit supersedes goes at once, and publications from before it are lost."""
-
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
-        effects = super().decided(tx, now)
-        if tx.status == "committed":
-            self.routing.fold(tx.id)
-        return effects
 
 
 CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
@@ -391,8 +381,8 @@ BUGS: dict[str, Bug] = {
     "dirty-d-tx": Bug("dirty", "d-tx", SeesEverything),
     "cycle-d-tx": Bug("cycle", "d-tx", NeverValidates),
     "handover-d-tx": Bug("handover", "d-tx", Unstamped),
-    "handover-dropped-d-tx": Bug("handover", "d-tx", DropsAtCommit),
-    "held-nothing": Bug("cycle", "d-tx", held_operation_bugs.HoldsNothing),
+    "handover-dropped-d-tx": Bug("handover", "d-tx", DropAtCommit),
+    "held-nothing": Bug("cycle", "d-tx", UnheldOperations),
     "held-others-at-once": Bug("divergence", "d-tx", held_operation_bugs.OthersAtOnce, MIXED_CROWD),
     "held-overtaken-by-plan": Bug("divergence", "s-tx", held_operation_bugs.Overtakes, MIXED_CROWD),
     "held-behind-a-yes": Bug("cycle", "d-tx", held_operation_bugs.CountsEveryYes, LEAVING_CROWD),

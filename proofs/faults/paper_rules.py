@@ -1,10 +1,9 @@
-"""The published rules taken at their word, and rules that are almost right, as variants of engines.
+"""The published rules as printed, and rules that are almost right, as variants of engines.
 
-Each class changes one thing of a real engine and says where the rule stands in the paper, or which
-tempting half of a rule it is. They are here to be explored: every one of them leads to an anomaly
-that the real engine does not have (`proofs.explore.scenarios` says which). Nothing in the
-product knows them. The rule of the static engine takes an engine of its own, in
-`static_paper_rules`.
+Each class changes one thing of a real engine and names the rule's place in the paper, or the half
+of a rule that it leaves out. Each leads to an anomaly that the real engine does not have
+(`proofs.explore.scenarios` says which). The rule of the static engine needs an engine of its own,
+in `static_paper_rules`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
 from padres_tx.protocol.dynamic_messages import AnyBetween, Init, Op, Prepare
 
-#: The origin of an operation that nobody waits for any more.
+#: The origin of an operation that was already acknowledged.
 NOWHERE = Hop("")
 
 
@@ -35,7 +34,7 @@ NOWHERE = Hop("")
 class PrintedAcknowledgements(DTx):
     """Algorithm 2, line 19: "destinations ≠ ∅ and triggered ≠ ∅" where both must be empty.
 
-    What has neither is never acknowledged; what has both is acknowledged before it is done.
+    An operation with neither is never acknowledged; one with both is acknowledged too early.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -65,12 +64,12 @@ class PrintedAcknowledgements(DTx):
             task.waiting, task.origin = waiting, NOWHERE
             return effects
         if task.pub is not None and not task.waiting and not task.receivers:
-            return []  # It went nowhere, so nobody acknowledges it.
+            return []  # It was forwarded nowhere, so no broker acknowledges it.
         return super()._finished(task, now)
 
 
 class EarlyAcknowledgements(DTx):
-    """What has been passed on counts as done, though it may make others act further on."""
+    """An operation counts as done when it was forwarded, before what it triggers further on."""
 
     def is_answered(self, operation: Operation) -> bool:
         return False
@@ -82,9 +81,9 @@ class EarlyAcknowledgements(DTx):
 class PrintedIsolation(DTx):
     """Algorithms 1 and 3: the snapshot is named by the latest commit; publications are validated.
 
-    A broker takes for the snapshot what it has committed up to that transaction. At Prepare it
-    waits for the transactions on the same base whose names sort first, and then looks whether
-    publications would be routed otherwise on what is committed now.
+    The snapshot at a broker is what it has committed up to that transaction. At Prepare it waits
+    for the transactions on the same base whose names sort first, and then checks whether
+    publications would be routed differently on what is committed now.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -102,7 +101,7 @@ class PrintedIsolation(DTx):
 
     def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
         super().begun(tx, ())
-        base = undecided  # The message has room for it there.
+        base = undecided  # The message carries it in this field.
         seen = self._order[: self._order.index(base[0]) + 1] if base else []
         self._views[tx.id] = Seen({*seen, tx.id})
         self._bases[tx.id] = base
@@ -125,7 +124,7 @@ class PrintedIsolation(DTx):
             if not view.includes(other) and any(
                 tx.footprint.points.meet(filter) for _, filter in wrote.wrote_sub
             ):
-                return Verdict(CONFLICT, "a publication would be routed otherwise now")
+                return Verdict(CONFLICT, "a publication would be routed differently now")
         return YES
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
@@ -142,7 +141,7 @@ class PrintedIsolation(DTx):
 
 
 class OwnReads(DTx):
-    """Validation that looks at a transaction's own reads only, against committed and prepared."""
+    """Validates only a transaction's own reads, against committed and prepared writes."""
 
     def judge(self, tx: Tx) -> Verdict | None:
         view = self._views[tx.id]
@@ -155,7 +154,7 @@ class OwnReads(DTx):
 
 
 class VotesOfThoseConcerned(DTx):
-    """Only brokers that an operation of the transaction has come to are asked for their votes."""
+    """Only brokers that an operation of the transaction has reached vote."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -179,7 +178,7 @@ class VotesOfThoseConcerned(DTx):
 
 
 class UnreadLooks(DTx):
-    """What a client's half answers from its own state, as by NotHeld, counts as nothing read."""
+    """An answer from the client's own state, such as NotHeld, is not validated as a read."""
 
     def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
         return YES
@@ -189,14 +188,14 @@ class UnreadLooks(DTx):
 
 
 class UnheldOperations(DTx):
-    """Plain operations are carried out when they come, whatever is prepared here."""
+    """Plain operations are applied as soon as they arrive, whatever is prepared here."""
 
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
         return False
 
 
 class DropAtCommit(DTx):
-    """What a commit has superseded is dropped with the commit."""
+    """A commit drops at once what it supersedes."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         effects = super().decided(tx, now)
@@ -207,7 +206,7 @@ class DropAtCommit(DTx):
 
 
 class UnstampedVersions(Versions):
-    """Does not stamp publications with what the broker has voted for where they came in."""
+    """Does not stamp publications with the transactions that their edge broker has voted for."""
 
     def vote(self, version: Version) -> None:
         super().vote(version)
@@ -219,7 +218,7 @@ class UnstampedVersions(Versions):
 
 
 def unstamped(broker: Broker) -> None:
-    """Let every broker route plain publications on what is committed there when they come."""
+    """Let a broker route plain publications on what is committed there when they arrive."""
     broker.versions = UnstampedVersions()
 
 
@@ -234,7 +233,7 @@ class _ExistsSpace(Space):
 
 
 def exists_overlap(one: Filter, other: Filter) -> bool:
-    """Two filters overlap as soon as they do in one attribute, as the definition has it."""
+    """Whether two filters overlap in at least one attribute, as the definition says."""
     mine, theirs = one.predicates, other.predicates
     named = [name for name in mine if name in theirs]
     return len(named) < len({*mine, *theirs}) or any(
@@ -243,7 +242,7 @@ def exists_overlap(one: Filter, other: Filter) -> bool:
 
 
 def loosely_attracted(broker: Broker) -> None:
-    """Let subscriptions go wherever they overlap an advertisement in one attribute."""
+    """Forward subscriptions wherever they overlap an advertisement in one attribute."""
     for hop in broker.routing.neighbours:
         broker.routing.srt[hop] = _ExistsSpace()
 
@@ -252,7 +251,7 @@ def loosely_attracted(broker: Broker) -> None:
 
 
 class Overtaken(DTxNI):
-    """An operation may have to wait at a broker, and what comes behind it does not."""
+    """Messages behind an operation that waits at a broker are handled before it."""
 
     def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
         return Dynamic.take(self, source, message, now)
@@ -262,7 +261,7 @@ class Overtaken(DTxNI):
 
 
 class CompensationInOrder(DTxNI):
-    """§6.2: what was done is compensated in the order in which it was done."""
+    """§6.2: operations are compensated in their original order."""
 
     def decided(self, tx: Tx, now: float) -> list[Effect]:
         self.reserved.of(tx.id).reverse()

@@ -1,7 +1,7 @@
-"""Planted bugs in long work that is cut into slices: each undoes a rule of `broker.turns`.
+"""Injected bugs in work that is split into slices: each breaks a rule of `overlay.broker.turns`.
 
-In a run they show themselves with slices of a unit or two, so that everything is cut;
-`injected_bugs` lists them, and `in_slices` makes brokers do that.
+Slices of one or two units, which split all work, show them in a run; `in_slices` makes a broker do
+so. `injected_bugs` lists them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from padres_tx.protocol import static_state
 
 
 def in_slices(broker: Broker) -> None:
-    """Let a broker cut everything that takes longer than one operation."""
+    """Let a broker split all work longer than one operation."""
     broker.slice = 1
 
 
 class LetsOperationsPass(STx):
-    """Operations of neighbours pass a long plan that they come after."""
+    """Operations of neighbours overtake a long plan that they come after."""
 
     def lets_pass(self, context: Any, source: Hop, operation: Operation) -> bool:
         return True
 
 
 class ReportsWhenDoneHere(STx):
-    """Clients hear of a long plan when their own broker has carried it out."""
+    """Clients learn the outcome of a long plan when their own broker has carried it out."""
 
     def _finish(self, tx: static_state.Tx, now: float) -> list[Effect]:
         if tx.complete and tx.status == "committed":

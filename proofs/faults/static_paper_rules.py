@@ -1,13 +1,12 @@
-"""Algorithm 4 as an engine: static transactions whose brokers guess what will come to them.
+"""Algorithm 4 as an engine: static transactions whose brokers guess what will reach them.
 
-Every operation carries its dependencies. A broker waits for those that, by its tables, will come
-here, and works on the shared tables at once. The edge broker of a client that a tcm names issues
-that client's operations when the tcm arrives, which spares a model of the client; the paper's
-clients do the same, some time later (`GuessedWithClients`). The commit is an operation that depends
-on all others, is broadcast, and whose acknowledgements converge (Section 6.2). Aborts are not
-modelled.
+Every operation carries its dependencies. A broker waits for those that, by its tables, will reach
+it, and works on the shared tables at once. The edge broker of a client that a tcm names issues that
+client's operations when the tcm arrives, which saves modelling the client; the paper's clients do
+the same some time later (`GuessedWithClients`). The commit is an operation that depends on all
+others, is broadcast, and whose acknowledgements converge (Section 6.2). Aborts are not modelled.
 
-`paper_rules` has the variants of the dynamic engines. Nothing in the product knows this module.
+`paper_rules` has the variants of the dynamic engines.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import Ended, FromClient, Step, Submit, TxID, engine_message, tx_text
 from padres_tx.engines.s_tx import STx
 
-#: What a client takes to act, where that is looked at; explorers let it take any time.
+#: The time that a client takes to act; in an exploration it takes any time.
 CLIENT_DELAY_S = 0.001
 
 
 class OpMsg(msgspec.Struct, frozen=True, array_like=True, tag=90):
-    """An operation of a transaction, by its place; behind the last one stands the commit.
+    """An operation of a transaction, by its place; the place after the last one is the commit.
 
-    All steps travel along, so that everybody can look up what each depends on.
+    Each message carries all steps, so that every broker knows their dependencies.
     """
 
     tx: TxID
@@ -42,7 +41,7 @@ class OpMsg(msgspec.Struct, frozen=True, array_like=True, tag=90):
 
 
 class CmtAck(msgspec.Struct, frozen=True, array_like=True, tag=91):
-    """The commit has been handled everywhere behind the sender."""
+    """The commit was handled by all brokers behind the sender."""
 
     tx: TxID
 
@@ -57,13 +56,13 @@ class Buffered(NamedTuple):
 
 
 class PrintedDependencies(STx):
-    """Algorithm 4 as printed: a dependency comes here if its advertisement is on *its* side."""
+    """Algorithm 4 as printed: a dependency arrives if its advertisement is on *its* side."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self._processed: dict[TxID, list[int]] = {}
         self._buffer: list[Buffered] = []
-        #: Whose commit this broker has passed on, to whom it owes the answer, and who owes one.
+        #: Commits that this broker has forwarded: where they came from, and who has not answered.
         self._committing: dict[TxID, tuple[Hop, set[Hop]]] = {}
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
@@ -99,7 +98,7 @@ class PrintedDependencies(STx):
         return self._process(source, message, now)
 
     def _is_satisfiable(self, step: Step) -> bool:
-        """Whether the operation will come here, as far as the tables tell (lines 31 to 41)."""
+        """Whether the operation will arrive here, according to the tables (lines 31 to 41)."""
         if step.kind not in ("sub", "usub"):
             return False
         assert step.filter is not None
@@ -225,7 +224,7 @@ class GuessedWithClients(GuessedDependencies):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        #: By timer: who has still to act, in what.
+        #: By timer: the client that has still to act, and the tcm.
         self._asked: dict[str, tuple[str, OpMsg]] = {}
 
     def _ask(self, client: str, message: OpMsg, now: float) -> list[Effect]:
@@ -240,17 +239,17 @@ class GuessedWithClients(GuessedDependencies):
 
 def _place(message: OpMsg) -> tuple[tuple[str, ...], str]:
     """For records: the publications of the same client that an operation comes after, and the tcm
-    that its client answers with it. All other orders follow from these."""
+    that it reacts to. All other orders follow from these."""
     step = message.steps[message.at]
     before = [message.steps[at] for at in sorted(_all_before(message.steps, message.at))]
-    said = [each for each in before if each.filter is None]
-    after = tuple(_named(each) for each in said if each.client == step.client)
-    asked = [_named(each) for each in said if step.client in each.receivers]
+    published = [each for each in before if each.filter is None]
+    after = tuple(_named(each) for each in published if each.client == step.client)
+    asked = [_named(each) for each in published if step.client in each.receivers]
     return after, asked[-1] if asked else ""
 
 
 def _named(step: Step) -> str:
-    """A publication, as records call it; clients of the paper have no lives."""
+    """The name of a publication in records; clients of the paper have no lives."""
     return name_text(step.client, 0, step.seq)
 
 

@@ -1,4 +1,4 @@
-"""`padres-tx prove`: let TLC and Z3 check the specifications, the traces and the lemmas.
+"""`padres-tx prove`: check the specifications, the traces and the lemmas with TLC and Z3.
 
 Only options, the table and exit codes are handled here; `prove` does the work.
 """
@@ -19,7 +19,7 @@ from padres_tx.java import NoJava
 if TYPE_CHECKING:
     from proofs.solvers.prove import ClaimResult
 
-#: A line of the table: written as soon as it is known, since some take a minute.
+#: A row of the table, printed as soon as it is known, because some claims take a minute.
 ROW: Final = "{:<6}{:>9}{:>9}  {:<27}{:<27}{}"
 
 
@@ -40,20 +40,20 @@ Examples:
 Needs the extra `proofs`: pip install 'padres-tx[proofs]'.
 """
 )
-@click.option("--only", default="", metavar="TEXT", help="Only what has this text in its name.")
+@click.option("--only", default="", metavar="TEXT", help="Only claims with this text in the name.")
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=os.cpu_count() or 1,
     show_default="one per core",
-    help="How many to check at a time.",
+    help="Number of claims to check at a time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 def prove(*, only: str, jobs: int, as_json: bool) -> None:
     """Check the specifications of the engines, traces of real runs, and the lemmas.
 
-    Everything has something that is expected of it: models with all rules hold, those without one
-    rule violate a named property. Exit code 1 if anything comes out other than expected.
+    Each claim has an expected result: models with all rules hold, and models without one rule
+    violate a named property. Exit code 1 if a result is not as expected.
     """
     try:
         from proofs.solvers.prove import claims, prove_all
@@ -67,7 +67,7 @@ def prove(*, only: str, jobs: int, as_json: bool) -> None:
     except (NoTLC, NoJava) as error:
         raise WrongInput(str(error)) from None
     if not listed:
-        raise WrongInput(f"nothing to prove has {only!r} in its name")
+        raise WrongInput(f"no claim has {only!r} in its name")
     console = Console(stderr=True)
     columns = (TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results = []

@@ -1,13 +1,13 @@
-"""Why the tables converge: the lemmas about pairs of operations, checked by Z3 for all sizes.
+"""Lemmas on why the tables converge, about pairs of operations, checked by Z3 for any size.
 
-A table is what it is in `overlay.tables.space`: entries, each a client, the client's number for it,
-yes or no, and a filter, here any set of points. Who wants a point is as in `Space.matching`: a
-client with a yes that contains it and no higher-numbered no that does. What an operation drops is
-as in `overlay.tables.last_word.settle`. Clients, numbers and points are not bounded: a lemma that
-Z3 finds no counterexample to holds for tables of any size. The induction from pairs to histories is
-on paper, in proofs/README.md.
+A table is as in `overlay.tables.space`: entries, each with a client, the client's number for it,
+yes or no, and a filter, here any set of points. Which clients want a point is as in
+`Space.matching`: a client with a yes that contains the point and no higher-numbered no that does.
+What an operation drops is as in `overlay.tables.last_word.settle`. Clients, numbers and points are
+not bounded: a lemma without a counterexample holds for tables of any size. The induction from pairs
+to histories is in proofs/README.md.
 
-Some lemmas are expected to fail: they show what numbering and FIFO links are needed for, and their
+Some lemmas are expected to fail: they show why numbers and FIFO links are needed, and their
 counterexample is printed.
 """
 
@@ -25,11 +25,12 @@ Client = z3.DeclareSort("Client")
 Point = z3.DeclareSort("Point")
 Number = z3.IntSort()
 
-#: The n-th word of a client: whether it says yes, and whether its filter contains a point.
+#: The n-th operation of a client: whether it is positive (sub, adv), and whether its filter
+#: contains a point.
 yes = z3.Function("yes", Client, Number, z3.BoolSort())
 box = z3.Function("box", Client, Number, Point, z3.BoolSort())
 
-#: A table: which words are present.
+#: A table: which operations have an entry.
 Table = Callable[[Any, Any], Any]
 
 
@@ -43,10 +44,10 @@ class NumberedChange(NamedTuple):
 
 
 class Lemma(NamedTuple):
-    """A claim; `holds` says whether it is expected to, and `shows` what of a counterexample."""
+    """A claim: whether it is expected to hold, and how to print a counterexample."""
 
     name: str
-    says: str
+    claim_text: str
     holds: bool
     claim: Callable[[], Any]
     shows: Callable[[z3.ModelRef], str] = lambda model: ""
@@ -63,7 +64,7 @@ def operation(name: str, client: Any, number: Any) -> NumberedChange:
 
 
 def applied(before: Table, op: NumberedChange) -> Table:
-    """Routing.apply, as far as the table goes."""
+    """The effect of Routing.apply on the table."""
 
     def after(client: Any, number: Any) -> Any:
         mine = client == op.client
@@ -74,7 +75,7 @@ def applied(before: Table, op: NumberedChange) -> Table:
 
 
 def wants(table: Table, client: Any, point: Any) -> Any:
-    """Space.matching: a yes that contains the point, and no later no that does."""
+    """Space.matching: a yes that contains the point, and no later no that contains it."""
     n, m = z3.Ints("n m")
     later = z3.And(m > n, table(client, m), z3.Not(yes(client, m)), box(client, m, point))
     present = z3.And(table(client, n), yes(client, n), box(client, n, point))
@@ -91,8 +92,8 @@ def different_clients() -> Any:
     return z3.Implies(c != d, one == other)
 
 
-def words_of_one_client() -> Any:
-    """Two words of one client, nothing dropped, in both orders: the same wishes."""
+def operations_of_one_client() -> Any:
+    """Two operations of one client, nothing dropped, in both orders: the client wants the same."""
     c = z3.Const("c", Client)
     point = z3.Const("point", Point)
     before = table("before")
@@ -103,9 +104,9 @@ def words_of_one_client() -> Any:
 
 
 def settling(*, holes: bool) -> Any:
-    """What `settle` drops, and a no that it does not store, is never asked again.
+    """What `settle` drops, and a no that it does not store, makes no difference later.
 
-    Without `holes` no no is ever stored, as if un-subscribing only dropped whole subscriptions.
+    Without `holes` a no is never stored, as if un-subscribing only dropped whole subscriptions.
     """
     c = z3.Const("c", Client)
     point, x = z3.Consts("point x", Point)
@@ -115,7 +116,7 @@ def settling(*, holes: bool) -> Any:
     covered = z3.ForAll([x], z3.Implies(box(c, d, x), box(c, new, x)))
     carves = z3.Exists([e], z3.And(before(c, e), yes(c, e), e < d, z3.Not(gone(e)), overlaps(d, e)))
     rules = z3.And(
-        # Conservative, as Filter.overlaps is: it may be true where there is no common point.
+        # Conservative, like Filter.overlaps: it may be true where there is no common point.
         z3.ForAll([d, e, x], z3.Implies(z3.And(box(c, d, x), box(c, e, x)), overlaps(d, e))),
         z3.ForAll([d], z3.Implies(before(c, d), d < new)),
         z3.ForAll(
@@ -134,7 +135,7 @@ def settling(*, holes: bool) -> Any:
 
 
 def settled_of_one_client() -> Any:
-    """A client's yes and the no that takes it back, in both orders: fails."""
+    """A client's yes and the no that takes it back, in both orders: the results differ."""
     c = z3.Const("c", Client)
     point = z3.Const("point", Point)
     a = NumberedChange(c, z3.IntVal(1), z3.BoolVal(True), lambda n: z3.BoolVal(False))
@@ -144,12 +145,12 @@ def settled_of_one_client() -> Any:
         return z3.BoolVal(False)
 
     one, other = applied(applied(empty, a), b), applied(applied(empty, b), a)
-    said = z3.And(yes(c, 1), z3.Not(yes(c, 2)))
-    return z3.Implies(said, wants(one, c, point) == wants(other, c, point))
+    sub_then_usub = z3.And(yes(c, 1), z3.Not(yes(c, 2)))
+    return z3.Implies(sub_then_usub, wants(one, c, point) == wants(other, c, point))
 
 
 def unnumbered() -> Any:
-    """Without numbers the word that arrives last decides: two orders, two answers."""
+    """Without numbers the operation that arrives last decides: two orders, two results."""
     point = z3.Const("point", Point)
     before = z3.Function("wanted", Point, z3.BoolSort())
     one = z3.If(B_IN, B_YES, z3.If(A_IN, A_YES, before(point)))
@@ -161,21 +162,21 @@ A_YES, B_YES, A_IN, B_IN = z3.Bools("a_yes b_yes a_in b_in")
 
 
 def _unnumbered_shows(model: z3.ModelRef) -> str:
-    def word(name: str, says: Any, contains: Any) -> str:
-        is_yes = z3.is_true(model.eval(says, model_completion=True))
+    def text(name: str, positive: Any, contains: Any) -> str:
+        is_yes = z3.is_true(model.eval(positive, model_completion=True))
         is_in = z3.is_true(model.eval(contains, model_completion=True))
         kind = "sub" if is_yes else "usub"
         return f"{kind}({name}), the point {'in' if is_in else 'outside'} {name}"
 
-    return f"{word('F', A_YES, A_IN)}; {word('G', B_YES, B_IN)}: each order gives its own answer"
+    return f"{text('F', A_YES, A_IN)}; {text('G', B_YES, B_IN)}: the result depends on the order"
 
 
 def _told(*, adding: bool, subscribing: bool) -> Any:
-    """A sub or usub and an adv or uadv at one broker, in both orders: the same neighbours know it.
+    """A sub or usub and an adv or uadv at one broker, in both orders: the same neighbours have it.
 
-    `told` follows the rules of overlay.tables.routing: a subscription goes where it reaches
-    something, is attracted by what it reaches only now, and is taken back when it reaches nothing
-    any more.
+    `told` follows the rules of overlay.tables.routing: a subscription is forwarded where it reaches
+    an advertisement, is attracted by one that it reaches only now, and is taken back when it
+    reaches none any more.
     """
     ads = z3.DeclareSort("Ad")
     a = z3.Const("a", ads)
@@ -226,8 +227,8 @@ def undone(*, backwards: bool) -> Any:
 
 LEMMAS: Final = (
     Lemma("different clients", "operations of two clients commute", True, different_clients),
-    Lemma("words of one client", "numbered words are a set", True, words_of_one_client),
-    Lemma("settling", "what settle drops is never asked again", True, lambda: settling(holes=True)),
+    Lemma("operations of one client", "commute, being numbered", True, operations_of_one_client),
+    Lemma("settling", "what settle drops is not needed", True, lambda: settling(holes=True)),
     Lemma("sub and adv", "commute", True, lambda: _told(adding=True, subscribing=True)),
     Lemma("sub and uadv", "commute", True, lambda: _told(adding=False, subscribing=True)),
     Lemma("usub and adv", "commute", True, lambda: _told(adding=True, subscribing=False)),
@@ -235,13 +236,13 @@ LEMMAS: Final = (
     Lemma("undoing backwards", "restores the table", True, lambda: undone(backwards=True)),
     Lemma(
         "settling without holes",
-        "what settle drops is never asked again: no, a part stays",
+        "what settle drops is not needed: no, a part stays",
         False,
         lambda: settling(holes=False),
         lambda model: "sub(F), usub(G) with G a part of F: all of F stays",
     ),
     Lemma(
-        "unnumbered words of one client",
+        "unnumbered operations of one client",
         "commute: no, the last to arrive decides",
         False,
         unnumbered,
@@ -267,14 +268,14 @@ LEMMAS: Final = (
 def prove(lemma: Lemma) -> tuple[bool, str]:
     """Whether a lemma holds, and its counterexample if it does not.
 
-    Raises RuntimeError if Z3 cannot tell.
+    Raises RuntimeError if Z3 cannot decide it.
     """
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MS)
     solver.add(z3.Not(lemma.claim()))
-    answer = solver.check()
-    if answer == z3.unsat:
+    result = solver.check()
+    if result == z3.unsat:
         return True, ""
-    if answer == z3.sat:
+    if result == z3.sat:
         return False, lemma.shows(solver.model())
-    raise RuntimeError(f"Z3 cannot tell about {lemma.name!r}: {solver.reason_unknown()}")
+    raise RuntimeError(f"Z3 cannot decide {lemma.name!r}: {solver.reason_unknown()}")

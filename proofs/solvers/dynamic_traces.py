@@ -1,16 +1,17 @@
-"""Runs of the real D-TX in the simulator, handed to TLC as behaviours of the specification.
+"""Runs of the real D-TX in the simulator, given to TLC as behaviours of the specification.
 
-What is recorded is every message that one broker takes from another, and of what clients say every
-Begin and every plain operation and publication, in the order of the run. TLC is asked whether
-`DTx.tla` has a behaviour in which just these messages are taken in just this order, with these
-stamps and votes, and at whose end all brokers are at rest. What a trace does not show may happen in
-between: what a broker does of itself, and the moment at which it takes a client's next operation,
-Finish or Commit.
+A trace contains, in the order of the run, every message that a broker receives from another, and of
+the messages of clients every Begin, plain operation and plain publication. TLC decides whether
+`DTx.tla` has a behaviour in which exactly these messages are received in exactly this order, with
+these stamps and votes, and at the end of which all brokers are at rest. Steps that a trace does not
+show may happen in between: what a broker does of its own accord, and the moment at which it handles
+a client's next operation, Finish or Commit.
 
 What the specification leaves open is taken from the run: where each operation went, what triggered
 it (from the records), and which footprints conflict at which broker (from the engine itself). So
 the votes are checked against the real conflicts. The plain operations of these runs are
-subscriptions; what advertisements trigger, and clients that leave, are in the models alone.
+subscriptions; operations that advertisements trigger, and clients that leave, are in the models
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import networkx as nx
@@ -49,33 +50,27 @@ from padres_tx.protocol.dynamic_messages import (
     codec,
 )
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
+from proofs.solvers import trace_modules
 from proofs.solvers.models import D_TX
-from proofs.solvers.tlc import Checked, check, configuration
-
-
-class ReceivedMessage(NamedTuple):
-    """A broker has taken a message from a hop: a neighbour or, if that begins there, a client."""
-
-    source: str
-    dest: str
-    message: object
+from proofs.solvers.tlc import Checked
+from proofs.solvers.trace_modules import ReceivedMessage, first, replaced, string_set
 
 
 class RecordedDynamicRun:
-    """One run: its tree, what was taken, what was recorded, and all footprints."""
+    """One run: its tree, the received messages, the records, and all footprints."""
 
     def __init__(self, tree: nx.Graph[str]) -> None:
         self.tree = tree
-        self.taken: list[ReceivedMessage] = []
+        self.received: list[ReceivedMessage] = []
         self.records: list[Record] = []
         self.footprints: dict[tuple[str, TxID], Footprint] = {}
         self.ages: dict[TxID, int] = {}
-        #: By broker, what each plain operation has read and written there.
+        #: By plain operation, what it has read and written at each broker.
         self.plain: dict[str, dict[str, Footprint]] = {}
 
 
 def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
-    """The engine D-TX, unchanged, that notes down what it takes in."""
+    """The engine D-TX, unchanged except that it logs what it receives."""
 
     class Watched(DTx):
         def __init__(self, broker: Broker) -> None:
@@ -84,10 +79,10 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
 
             def receive(source: Hop, message: AnyMessage, now: float) -> list[Effect]:
                 if isinstance(message, (Operation, Pub, Done)):
-                    run.taken.append(ReceivedMessage(source, broker.name, message))
+                    run.received.append(ReceivedMessage(source, broker.name, message))
                 return take(source, message, now)
 
-            # Plain messages do not come to an engine.
+            # Engines do not receive plain messages.
             vars(broker)["receive"] = receive
 
         def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
@@ -99,7 +94,7 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
         def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
             message = codec.decode(body)
             if not is_client(source) or isinstance(message, Begin):
-                run.taken.append(ReceivedMessage(source, self.broker.name, message))
+                run.received.append(ReceivedMessage(source, self.broker.name, message))
             return super().receive(source, body, now)
 
         def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
@@ -111,12 +106,12 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
 
 
 def plain_name(operation: Operation) -> str:
-    """A plain operation, by what its client says; no client of these runs says a thing twice."""
+    """The name of a plain operation; no client of these runs issues the same one twice."""
     return f"{operation.client} {operation.kind} {format_filter(operation.filter)}"
 
 
 def pub_name(pub: Pub) -> str:
-    """A publication, as records call it."""
+    """The name of a publication in records."""
     return name_text(pub.client, pub.life, pub.seq)
 
 
@@ -125,17 +120,17 @@ def pub_name(pub: Pub) -> str:
 P: Final = Filter(cls="p")
 X: Final = Filter(cls="p", x=1)
 
-#: Clients speak plainly within the first part of a run, which takes some 80 ms of virtual time.
+#: Plain messages are sent in the first part of a run, which takes some 80 ms of virtual time.
 SPAN_MS: Final = 60
 
 
 def record(seed: int) -> RecordedDynamicRun:
-    """Dispatching, an advertisement that attracts, and a second handover, all at once.
+    """Dispatching, an advertisement that attracts subscriptions, and plain traffic, all at once.
 
-    B1-B2-B3. E at B1 has D at B2 hand its events to A at B3; F at B3 begins to advertise what D
-    waits for, and publishes: with odd seeds what the first one hands over, so that they conflict.
-    Meanwhile G at B3 subscribes plainly, to all that with odd seeds and otherwise to something
-    else that E advertises, and E publishes plainly.
+    B1-B2-B3. E at B1 lets D at B2 hand its events to A at B3. F at B3 begins to advertise what D
+    has subscribed to, and publishes it; with odd seeds that is what the first transaction hands
+    over, so the two conflict. Meanwhile G at B3 subscribes outside transactions, with odd seeds to
+    all of that and otherwise to something else that E advertises, and E publishes.
     """
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3"])
     run = RecordedDynamicRun(tree)
@@ -156,7 +151,7 @@ def record(seed: int) -> RecordedDynamicRun:
     for client, kind, filter in held:
         world.plain(client, kind, filter)
         world.sim.run()
-    run.taken.clear()
+    run.received.clear()
     run.plain.clear()
     world.reactions["D"] = lambda point: [
         Step("D", "tcm", point={"cls": "asked"}),
@@ -178,8 +173,8 @@ def record(seed: int) -> RecordedDynamicRun:
     def publish(x: int) -> None:
         world.publish("E", {"cls": "p", "x": x})
 
-    for said in (subscribe, partial(publish, 1), partial(publish, 2)):
-        world.sim.at(0.001 * tape.choose(SPAN_MS), said)
+    for call in (subscribe, partial(publish, 1), partial(publish, 2)):
+        world.sim.at(0.001 * tape.choose(SPAN_MS), call)
     world.sim.run()
     run.records = [record for record in world.sim.records if record.engine == "d-tx"]
     return run
@@ -217,7 +212,7 @@ class Operations:
                 self.visits[number - 1].append(record.node)
 
     def text(self, touched: Callable[[str], tuple[set[str], set[str]]]) -> str:
-        """As TLA+; what is touched at a broker is put on the first operation that comes there."""
+        """As TLA+; the keys touched at a broker are those of the first operation that visits it."""
         done: set[str] = set()
         lines: list[str] = []
         for kind, by, of, visits in zip(self.kind, self.by, self.of, self.visits, strict=True):
@@ -231,16 +226,16 @@ class Operations:
 
 
 class Names:
-    """What transactions, plain operations and plain publications are called in TLA+."""
+    """The TLA+ names of transactions, plain operations and plain publications."""
 
     def __init__(self, run: RecordedDynamicRun) -> None:
         self.txs = {tx: f"t{at}" for at, tx in enumerate(sorted(run.ages), start=1)}
-        #: With the edge broker of who says it.
+        #: Each with the edge broker of its client.
         self.plains: dict[str, tuple[str, str]] = {}
         self.pubs: dict[str, tuple[int, str]] = {}
-        #: Where each publication came to.
+        #: The brokers that each publication reached.
         self.reached: dict[str, set[str]] = {}
-        for source, dest, message in run.taken:
+        for source, dest, message, *_ in run.received:
             if isinstance(message, Operation):
                 if is_client(Hop(source)):
                     self.plains[plain_name(message)] = f"p{len(self.plains) + 1}", dest
@@ -251,15 +246,15 @@ class Names:
 
 
 def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
-    """The module `Trace`: the specification with what the run leaves it, and the log."""
+    """The module `Trace`: the specification with the constants of the run, and its log."""
     known = Names(run)
     names = known.txs
     by_age = sorted(run.ages, key=lambda tx: (run.ages[tx], tx))
-    edges = {t.message.tx: t.dest for t in run.taken if isinstance(t.message, Begin)}
-    doomed = {t.message.tx for t in run.taken if isinstance(t.message, Doom)}
+    edges = {t.message.tx: t.dest for t in run.received if isinstance(t.message, Begin)}
+    doomed = {t.message.tx for t in run.received if isinstance(t.message, Doom)}
 
     def at_broker(broker: str) -> dict[str, Footprint]:
-        """All footprints there, by whose they are."""
+        """All footprints at a broker, by the names of their transactions and operations."""
         txs = {name: run.footprints[broker, tx] for tx, name in names.items()}
         plains = {
             known.plains[plain][0]: where[broker]
@@ -269,7 +264,7 @@ def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
         return {**txs, **plains}
 
     def touched(name: str, broker: str) -> tuple[set[str], set[str]]:
-        """A key for each pair of which one reads what the other writes."""
+        """A key for each pair in which one reads what the other writes."""
         all_there = at_broker(broker)
         mine = all_there.pop(name)
         read = {f"{name} reads {o}" for o, its in all_there.items() if mine.reads_what(its)}
@@ -290,12 +285,14 @@ def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
         for plain, where in run.plain.items()
     }
     homes = {str(number): edge for number, edge in known.pubs.values()}
-    reached = {str(known.pubs[key][0]): _set(where) for key, where in known.reached.items()}
-    neighbours = ", ".join(f"{broker} |-> {_set(run.tree[broker])}" for broker in sorted(run.tree))
+    reached = {str(known.pubs[key][0]): string_set(where) for key, where in known.reached.items()}
+    neighbours = ", ".join(
+        f"{broker} |-> {string_set(run.tree[broker])}" for broker in sorted(run.tree)
+    )
     return f"""---- MODULE Trace ----
 EXTENDS DTxTrace
 MCNbr == [{neighbours}]
-MCTxs == {_set(names.values())}
+MCTxs == {string_set(names.values())}
 MCEdge == {each(lambda tx: f'"{edges[tx]}"')}
 MCAge == {each(lambda tx: str(by_age.index(tx)))}
 MCOps == {each(lambda tx: operations[tx].text(partial(touched, names[tx])))}
@@ -303,7 +300,7 @@ MCDoomAt == {each(lambda tx: "DOMAIN MCNbr" if tx in doomed else "{}")}
 MCPubs == {{{", ".join(homes)}}}
 MCHome == {_function({pub: f'"{edge}"' for pub, edge in homes.items()})}
 MCReach == {_function(reached)}
-MCPlains == {_set(froms)}
+MCPlains == {string_set(froms)}
 MCFrom == {_function({f'"{plain}"': f'"{edge}"' for plain, edge in froms.items()})}
 MCTouch == {_function({f'"{plain}"': text for plain, text in reads.items()})}
 MCCause == [p \\in MCPlains |-> p]
@@ -315,16 +312,16 @@ MCLog == << {", ".join(lines)} >>
 
 
 def log(run: RecordedDynamicRun) -> list[str]:
-    """What was taken, in its order, as TLA+."""
+    """The received messages, in order, as TLA+."""
     known = Names(run)
     names = known.txs
     operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
-    #: Which plain operation a broker has asked a neighbour for, by the number of the request.
+    #: The plain operation that a broker has sent to a neighbour, by the number of the request.
     asked_plainly: dict[tuple[str, str, int], str] = {}
-    #: Which operation a broker has asked a neighbour for, by the number of the request.
+    #: The operation that a broker has sent to a neighbour, by the number of the request.
     asked: dict[tuple[str, str, TxID, int], int] = {}
     lines: list[str] = []
-    for source, dest, message in run.taken:
+    for source, dest, message, *_ in run.received:
         match message:
             case Begin(tx):
                 lines.append(f'<<"begin", "{names[tx]}">>')
@@ -343,10 +340,10 @@ def log(run: RecordedDynamicRun) -> list[str]:
                 if is_client(Hop(source)):
                     lines.append(f'<<"emit", {number}>>')
                     continue
-                stamp = _set(names[tx] for tx in message.hidden)
+                stamp = string_set(names[tx] for tx in message.hidden)
                 text = f'"pub", {number}, {stamp}'
             case Init(tx, _, undecided):
-                text = f'"init", "{names[tx]}", {_set(names[other] for other in undecided)}'
+                text = f'"init", "{names[tx]}", {string_set(names[other] for other in undecided)}'
             case Op(tx, req, operation, pub):
                 if operation is not None:
                     name = f"{operation.client}#{operation.seq}"
@@ -377,50 +374,40 @@ def log(run: RecordedDynamicRun) -> list[str]:
 
 
 def _touch(read: Iterable[str], wrote: Iterable[str]) -> str:
-    return f"[r |-> {_set(read)}, w |-> {_set(wrote)}]"
+    return f"[r |-> {string_set(read)}, w |-> {string_set(wrote)}]"
 
 
 def _function(values: Mapping[str, str]) -> str:
     return " @@ ".join(f"{at} :> {value}" for at, value in sorted(values.items())) or "Empty"
 
 
-def _set(names: Iterable[str]) -> str:
-    return "{" + ", ".join(f'"{name}"' for name in sorted(names)) + "}"
-
-
 def validate(run: RecordedDynamicRun, lines: Sequence[str]) -> tuple[bool, Checked]:
-    """Whether the specification has a behaviour with this log. Raises what `check` raises."""
-    config = configuration(
-        [*D_TX.constants.split(), "Log"], "AllRules", ["NotAccepted"], specification="TraceSpec"
-    )
-    checked = check("Trace", config, {"Trace": module(run, lines)})
-    return checked.violated == "NotAccepted", checked
+    """Whether the specification has a behaviour with this log. Raises what `tlc.check` raises."""
+    return trace_modules.validate(D_TX, module(run, lines), constants=["Log"])
 
 
-# --- what must be rejected ---
+# --- logs that must be rejected ---
 
 
 def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
-    """The same log with one thing wrong in it, by what that is."""
-    wrong: dict[str, list[str]] = {}
+    """Copies of the log with one error each, by the description of the error."""
     vote = max(at for at, line in enumerate(lines) if '"vote"' in line)
     yes = '"yes"' in lines[vote]
-    turned = lines[vote].replace(*(('"yes"', '"no"') if yes else ('"no"', '"yes"')))
-    wrong["a vote turned round"] = [*lines[:vote], turned, *lines[vote + 1 :]]
-    ack = next(at for at, line in enumerate(lines) if '"acked"' in line)
-    wrong["an acknowledgement left out"] = [*lines[:ack], *lines[ack + 1 :]]
-    prepare = next(at for at, line in enumerate(lines) if '"prepare"' in line)
+    flipped = lines[vote].replace(*(('"yes"', '"no"') if yes else ('"no"', '"yes"')))
+    prepare = first(lines, '"prepare"')
     link = lines[prepare].partition(", <<")[0]
     before = max(at for at in range(prepare) if lines[at].startswith(link))
-    swapped = list(lines)
-    swapped[before], swapped[prepare] = lines[prepare], lines[before]
-    wrong["a Prepare that overtakes"] = swapped
+    swapped = replaced(replaced(lines, before, lines[prepare]), prepare, lines[before])
     pub = next(at for at, line in enumerate(lines) if '"pub"' in line and "{}" not in line)
-    bare = re.sub(r"\{.*\}", "{}", lines[pub])
-    wrong["a publication without its stamp"] = [*lines[:pub], bare, *lines[pub + 1 :]]
-    done = [at for at, line in enumerate(lines) if '"done"' in line]
-    said = next(at for at, line in enumerate(lines) if '"say"' in line)
+    done = max(at for at, line in enumerate(lines) if '"done"' in line)
     early = list(lines)
-    early.insert(said + 1, early.pop(done[-1]))
-    wrong["a plain operation acknowledged too early"] = early
-    return wrong
+    early.insert(first(lines, '"say"') + 1, early.pop(done))
+    return {
+        "a vote turned round": replaced(lines, vote, flipped),
+        "an acknowledgement left out": replaced(lines, first(lines, '"acked"')),
+        "a Prepare that overtakes": swapped,
+        "a publication without its stamp": replaced(
+            lines, pub, re.sub(r"\{.*\}", "{}", lines[pub])
+        ),
+        "a plain operation acknowledged too early": early,
+    }

@@ -1,9 +1,9 @@
-"""What TLC checks: each specification in some small overlays, and with each rule left out once.
+"""The models that TLC checks: each specification in some small overlays, and without each rule.
 
-An instance is a module in `proofs/tla` that extends a specification and says what its constants
-are (MCNbr for Nbr, and so on). With all rules every property holds in every instance. A control
-leaves one rule out and names the one property that TLC must find violated: so it is shown that
-every rule is needed, and that every property can fail.
+An instance is a module in `proofs/tla` that extends a specification and defines its constants
+(MCNbr for Nbr, and so on). With all rules every property holds in every instance. A control leaves
+one rule out and names the property that TLC must find violated. So every rule is shown to be
+needed, and every property is shown to be able to fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proofs.solvers.tlc import Checked, check, configuration
 
 
 class Specification(NamedTuple):
-    """A specification, its constants (but Rules) and its invariants."""
+    """A specification, its constants (except Rules) and its invariants."""
 
     name: str
     constants: str
@@ -61,14 +61,14 @@ SPECIFICATIONS: Final = (D_TX, S_TX, D_TX_NI)
 
 
 class TLCModel(NamedTuple):
-    """An instance of a specification; as a control, a rule that it does without."""
+    """An instance of a specification; a control also names the rule that is left out."""
 
     spec: Specification
     instance: str
     #: The rule that is left out, and the property that must fail then.
     without: str = ""
     violates: str = ""
-    #: What has to come about in the end, if that is checked.
+    #: The temporal property that is checked instead of the invariants, if any.
     ends: str = ""
 
     @property
@@ -77,7 +77,7 @@ class TLCModel(NamedTuple):
 
 
 def run(model: TLCModel) -> Checked:
-    """Let TLC check a model. Raises what `check` raises."""
+    """Check a model with TLC. Raises what `tlc.check` raises."""
     invariants = (model.violates,) if model.violates else model.spec.invariants
     properties: tuple[str, ...] = ()
     if model.ends:

@@ -1,7 +1,6 @@
-"""All that is proved by solvers: the models of TLC, traces of the real engine, the lemmas of Z3.
+"""All claims that solvers check: models by TLC, traces of the real engines by TLC, lemmas by Z3.
 
-Each is a claim with what is expected of it, and what was found. This module knows nothing of how
-they are shown.
+Each claim has an expected result. This module knows nothing of how results are shown.
 """
 
 from __future__ import annotations
@@ -16,22 +15,21 @@ from proofs.solvers.models import MODELS, TLCModel
 from proofs.solvers.models import run as run_model
 from proofs.solvers.tlc import Checked
 
-#: Runs of the simulator whose traces are validated; odd ones of D-TX conflict, in 10 somebody loses
-#: to a plain operation that is held, and every third of S-TX is refused.
+#: Seeds of the runs whose traces are validated. In odd runs of D-TX transactions conflict, in run
+#: 10 one loses to a held plain operation, and every third run of S-TX is refused.
 TRACE_SEEDS: Final = (1, 2, 3, 4, 10)
 
-#: The run of each engine of which corrupted traces are made; one of D-TX must have a publication
-#: with a stamp.
+#: The run of each engine whose trace is corrupted; that of D-TX must have a stamped publication.
 CORRUPTED_SEEDS: Final = {"D-TX": 2, "S-TX": 1}
 
 
 class ProofClaim(NamedTuple):
-    """Something to be proved: how it is, and what should come of it."""
+    """A claim: who checks it, what it is, and the expected result."""
 
     kind: str
     what: str
     expected: str
-    #: Answers with what was found, and the number of states, 0 if there are none.
+    #: Returns the result and the number of states, 0 if there are none.
     find: Callable[[], tuple[str, int]]
 
 
@@ -50,7 +48,7 @@ class ClaimResult(NamedTuple):
 
 def claims() -> list[ProofClaim]:
     """All claims, the longest first, so that two workers end at about the same time."""
-    # Z3 and what is needed for TLC come with the extra `proofs`.
+    # Z3 and TLC come with the extra `proofs`.
     from proofs.solvers.convergence import LEMMAS, Lemma, prove
     from proofs.solvers.tlc import find_java_once, jar
 
@@ -64,7 +62,7 @@ def claims() -> list[ProofClaim]:
             return ("holds" if prove(lemma)[0] else "fails"), 0
 
         expected = "holds" if lemma.holds else "fails"
-        listed.append(ProofClaim("Z3", f"{lemma.name}: {lemma.says}", expected, find))
+        listed.append(ProofClaim("Z3", f"{lemma.name}: {lemma.claim_text}", expected, find))
     return listed
 
 
@@ -108,7 +106,7 @@ def _traces() -> list[ProofClaim]:
 
 
 def prove_all(listed: list[ProofClaim], jobs: int) -> Iterator[ClaimResult]:
-    """Check claims, several at a time; what is found comes in their order."""
+    """Check claims, several at a time; yields the results in the order of the claims."""
 
     def one(claim: ProofClaim) -> ClaimResult:
         started = time.monotonic()

@@ -1,18 +1,19 @@
-"""Runs of the real S-TX in the simulator, handed to TLC as behaviours of the specification.
+"""Runs of the real S-TX in the simulator, given to TLC as behaviours of the specification.
 
-What is recorded is every message that one broker takes from another while a static transaction and
-some plain operations are under way: those of the engine, routing operations and their answers, and
-publications. TLC is asked whether `STx.tla` has a behaviour in which just these messages are taken
-in just this order, and at whose end all brokers are at rest, with the tables of the real ones.
+A trace contains every message that a broker receives from another while a static transaction and
+some plain operations are under way: messages of the engine, routing operations and their answers,
+and publications. TLC decides whether `STx.tla` has a behaviour in which exactly these messages are
+received in exactly this order, and at the end of which all brokers are at rest with the tables of
+the real ones.
 
-Nothing is left open but what the edge brokers answer; what the steps change is taken from their
-answers. All filters are one, as in the specification, and no D-TX reads.
+Only the answers of the edge brokers are left open; what the steps change is taken from them. All
+filters are the same, as in the specification, and no D-TX reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import networkx as nx
 
@@ -44,56 +45,48 @@ from padres_tx.protocol.static_state import (
     codec,
 )
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
+from proofs.solvers import trace_modules
 from proofs.solvers.models import S_TX
-from proofs.solvers.tlc import Checked, check, configuration
+from proofs.solvers.tlc import Checked
+from proofs.solvers.trace_modules import ReceivedMessage, first, replaced, string_set
 
-#: All that is said in these runs is about this.
+#: The only filter in these runs.
 P: Final = Filter(cls="p")
 
 #: A table: its entries, by client and number.
 Table = list[tuple[str, int]]
 
 
-class ReceivedMessage(NamedTuple):
-    """A broker has taken a message from a hop; a client's, with what it has changed there."""
-
-    source: str
-    dest: str
-    message: object
-    stored: tuple[int, ...] = ()
-    dropped: tuple[int, ...] = ()
-
-
 class RecordedStaticRun:
-    """One run: its tree, its clients, what was taken, and the tables before and after."""
+    """One run: its tree, its clients, the received messages, and the tables before and after."""
 
     def __init__(self, tree: nx.Graph[str], homes: Mapping[str, str]) -> None:
         self.tree = tree
         self.homes = homes
-        self.taken: list[ReceivedMessage] = []
+        self.received: list[ReceivedMessage] = []
         self.first: dict[str, tuple[Table, Table]] = {}
         self.last: dict[str, tuple[Table, Table]] = {}
         self.submit: Submit | None = None
 
 
 def watched(run: RecordedStaticRun) -> type[Broker]:
-    """The broker, unchanged, that notes down what it takes in."""
+    """The broker, unchanged except that it logs what it receives."""
 
     class Watched(Broker):
         def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
             before = self._held_by(source)
             effects = super().receive(source, message, now)
             after = self._held_by(source)
-            said: object = message
+            decoded: object = message
             if isinstance(message, EngineMessage):
-                said = codec.decode(message.body)
-            if isinstance(said, Submit):
-                run.submit = said
-            run.taken.append(
+                decoded = codec.decode(message.body)
+            if isinstance(decoded, Submit):
+                run.submit = decoded
+            run.received.append(
                 ReceivedMessage(
                     source,
                     self.name,
-                    said,
+                    decoded,
                     tuple(sorted(after - before)),
                     tuple(sorted(before - after)),
                 )
@@ -101,7 +94,7 @@ def watched(run: RecordedStaticRun) -> type[Broker]:
             return effects
 
         def _held_by(self, source: Hop) -> set[int]:
-            """The numbers of what a client has advertised; nothing for a neighbour."""
+            """The numbers of a client's advertisements; none for a neighbour."""
             space = self.routing.srt.get(source)
             if space is None or not is_client(source):
                 return set()
@@ -114,12 +107,12 @@ def watched(run: RecordedStaticRun) -> type[Broker]:
 
 
 def record(seed: int, engine: EngineFactory = STx) -> RecordedStaticRun:
-    """A handover with an advertisement, amid a plain advertisement outside the span.
+    """A handover with an advertisement, beside a plain advertisement outside the span.
 
-    B1-B2-B3-B4. C at B1 has Q there advertise, X at B2 take over from D at B2, and Q publish; P at
-    B4 has advertised, and Z there has subscribed; Y at B3 advertises, and takes it back. With seeds
-    that three divides, D holds nothing to un-subscribe: B2 refuses. With those that four divides, Q
-    does nothing: what B1 and B2 wait for is only that others are told.
+    B1-B2-B3-B4. C at B1 lets Q at B1 advertise, X at B2 take over from D at B2, and Q publish. P at
+    B4 has advertised, and Z at B4 has subscribed. Y at B3 advertises, and takes it back. With seeds
+    divisible by three, D holds nothing to un-subscribe, so B2 refuses. With seeds divisible by
+    four, Q does nothing, so B1 and B2 wait only until others have learned of the operations.
     """
     homes = {"C": "B1", "D": "B2", "P": "B4", "Q": "B1", "X": "B2", "Y": "B3", "Z": "B4"}
     tree: nx.Graph[str] = nx.path_graph(["B1", "B2", "B3", "B4"])
@@ -138,22 +131,22 @@ def record(seed: int, engine: EngineFactory = STx) -> RecordedStaticRun:
         world.plain(client, kind, P)
         world.sim.run()
     run.first = tables(world)
-    run.taken.clear()
+    run.received.clear()
     steps = [Step("X", "sub", P), Step("D", "usub", P, after=(0,))]
     if seed % 4:
         published = Step("Q", "pub", point={"cls": "p"}, after=(1, 2))
         steps += [Step("Q", "adv", P), published]
     world.submit("C", steps)
-    said = tape.choose(20) * 0.001
-    back = said + tape.choose(20) * 0.001
-    world.sim.at(said, lambda: _say(world, "Y", "adv"))
-    world.sim.at(back, lambda: _say(world, "Y", "uadv"))
+    advertised = tape.choose(20) * 0.001
+    taken_back = advertised + tape.choose(20) * 0.001
+    world.sim.at(advertised, lambda: _operate(world, "Y", "adv"))
+    world.sim.at(taken_back, lambda: _operate(world, "Y", "uadv"))
     world.sim.run()
     run.last = tables(world)
     return run
 
 
-def _say(world: SimulatedOverlay, client: str, kind: Kind) -> None:
+def _operate(world: SimulatedOverlay, client: str, kind: Kind) -> None:
     world.plain(client, kind, P)
 
 
@@ -174,17 +167,17 @@ def _entries(table: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def module(run: RecordedStaticRun, lines: Sequence[str]) -> str:
-    """The module `Trace`: the specification with what the run leaves it, and the log."""
+    """The module `Trace`: the specification with the constants of the run, and its log."""
     submit = run.submit
     assert submit is not None
     operations: dict[int, Operation] = {}
-    for taken in run.taken:
-        if isinstance(taken.message, Admitted):
-            operations.update(taken.message.operations)
+    for received in run.received:
+        if isinstance(received.message, Admitted):
+            operations.update(received.message.operations)
     steps = [_step(at, step, operations.get(at)) for at, step in enumerate(submit.steps)]
     plain = [
         f'S("{t.message.kind}", "{t.message.client}", {sum(t.stored)}, {_numbers(t.dropped)}, {{}})'
-        for t in run.taken
+        for t in run.received
         if isinstance(t.message, Operation) and is_client(Hop(t.source))
     ]
     subs = {entry for _, prt in run.first.values() for entry in prt}
@@ -193,12 +186,12 @@ def module(run: RecordedStaticRun, lines: Sequence[str]) -> str:
         f"{name} |-> [srt |-> {_table(srt)}, prt |-> {_table(prt)}]"
         for name, (srt, prt) in sorted(run.last.items())
     )
-    neighbours = ", ".join(f"{name} |-> {_names(run.tree[name])}" for name in sorted(run.tree))
+    neighbours = ", ".join(f"{name} |-> {string_set(run.tree[name])}" for name in sorted(run.tree))
     homes = ", ".join(f'{client} |-> "{edge}"' for client, edge in sorted(run.homes.items()))
     return f"""---- MODULE Trace ----
 EXTENDS STxTrace
 MCNbr == [{neighbours}]
-MCClients == {_names(run.homes)}
+MCClients == {string_set(run.homes)}
 MCHome == [{homes}]
 MCCoord == "{submit.tx[0]}"
 MCSubs == {_table(subs)}
@@ -215,7 +208,7 @@ MCFinal == [{last}]
 
 
 def _step(at: int, step: Step, operation: Operation | None) -> str:
-    """A step as TLA+; what was not admitted changes nothing, and won't be carried out."""
+    """A step as TLA+; a step that was not admitted changes nothing and is not carried out."""
     stored = operation.seq if operation is not None and operation.store else 0
     dropped = operation.drop if operation is not None else ()
     after = _numbers(before + 1 for before in step.after)
@@ -223,7 +216,7 @@ def _step(at: int, step: Step, operation: Operation | None) -> str:
 
 
 def log(run: RecordedStaticRun) -> list[str]:
-    """What was taken, in its order, as TLA+."""
+    """The received messages, in order, as TLA+."""
     submit = run.submit
     assert submit is not None
     published = {
@@ -231,10 +224,10 @@ def log(run: RecordedStaticRun) -> list[str]:
         for at, step in enumerate(submit.steps)
         if step.point is not None
     }
-    #: Which entry of the log was a broker's request to a neighbour.
+    #: The entry of the log with a broker's request to a neighbour.
     asked: dict[tuple[str, str, int], int] = {}
     lines: list[str] = []
-    for source, dest, message, *_ in run.taken:
+    for source, dest, message, *_ in run.received:
         match message:
             case Submit():
                 lines.append('<<"submit">>')
@@ -271,38 +264,29 @@ def _numbers(numbers: Iterable[int]) -> str:
     return "{" + ", ".join(map(str, sorted(numbers))) + "}"
 
 
-def _names(names: Iterable[str]) -> str:
-    return "{" + ", ".join(f'"{name}"' for name in sorted(names)) + "}"
-
-
 def _table(entries: Iterable[tuple[str, int]]) -> str:
     return "{" + ", ".join(f'<<"{client}", {seq}>>' for client, seq in sorted(entries)) + "}"
 
 
 def validate(run: RecordedStaticRun, lines: Sequence[str]) -> tuple[bool, Checked]:
-    """Whether the specification has a behaviour with this log. Raises what `check` raises."""
-    config = configuration(
-        [*S_TX.constants.split(), "Log", "Final"],
-        "AllRules",
-        ["NotAccepted"],
-        specification="TraceSpec",
-    )
-    checked = check("Trace", config, {"Trace": module(run, lines)})
-    return checked.violated == "NotAccepted", checked
+    """Whether the specification has a behaviour with this log. Raises what `tlc.check` raises."""
+    return trace_modules.validate(S_TX, module(run, lines), constants=["Log", "Final"])
 
 
-# --- what must be rejected ---
+# --- logs that must be rejected ---
 
 
 def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
-    """The log of a commit with one thing wrong in it, by what that is.
+    """Copies of the log of a commit with one error each, by the description of the error.
 
-    Nothing is taken out or added: answers say by its position what they are the answer to.
+    No line is removed or added, because answers name their request by its position.
     """
-    said = first(lines, '"admitted"')
+    admitted = first(lines, '"admitted"')
     decided, settled = first(lines, '"decided"'), first(lines, '"settled"')
     return {
-        "an answer turned round": replaced(lines, said, lines[said].replace("TRUE", "FALSE")),
+        "an answer turned round": replaced(
+            lines, admitted, lines[admitted].replace("TRUE", "FALSE")
+        ),
         "a Settled before Decided": replaced(
             replaced(lines, decided, lines[settled]), settled, lines[decided]
         ),
@@ -311,16 +295,8 @@ def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
     }
 
 
-def first(lines: Sequence[str], text: str) -> int:
-    return next(at for at, line in enumerate(lines) if text in line)
-
-
-def replaced(lines: Sequence[str], at: int, line: str) -> list[str]:
-    return [*lines[:at], line, *lines[at + 1 :]]
-
-
 def unanswered(lines: Sequence[str], text: str) -> list[str]:
-    """The log in which the answer to an operation is one to a plain operation of Y."""
+    """The log with the answer to an operation replaced by one to a plain operation of Y."""
     answer = first(lines, f'"done", {first(lines, text) + 1}>')
     link = lines[answer].partition('"done"')[0]
     plain = first(lines, '"op", "adv", "Y"')

