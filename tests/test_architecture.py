@@ -79,7 +79,7 @@ ROOMS = {
         "topologies",
     },
     "padres_tx/testing": {
-        *(VOCABULARY, "overlay.wire", "overlay.hosts"),
+        *(VOCABULARY, "overlay.wire", "overlay.broker", "overlay.hosts"),
         *(TX_VOCABULARY, "padres_tx.client"),
         "topologies",
     },

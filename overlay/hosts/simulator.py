@@ -47,6 +47,9 @@ BrokerFactory: TypeAlias = Callable[[BrokerName, Iterable[BrokerName]], Broker]
 DELAY_STEPS = 8
 DELAY_STEP_S = 0.001
 
+#: Two times that differ by less are the same but for rounding.
+SAME_MOMENT_S = 1e-9
+
 #: An overlay of some brokers settles in thousands of steps; a run that has not come to rest by
 #: then never will.
 STEP_LIMIT = 1_000_000
@@ -105,6 +108,8 @@ class Simulator:
         self.absent_after_s = absent_after_s
         #: The clients that brokers have closed on: at which broker, who, and the code and reason.
         self.closed: list[tuple[BrokerName, Hop, str, str]] = []
+        #: Called with every effect of a broker, before it is carried out.
+        self.observe: Callable[[BrokerName, Effect], None] | None = None
         self._choose = choose
         self._make_broker = broker
         self._tree = {
@@ -121,7 +126,8 @@ class Simulator:
         #: the link messages belong to, so that a broken link's messages are lost with it.
         self._arrives: dict[tuple[Hop, Hop], float] = {}
         self._lives: dict[tuple[Hop, Hop], int] = {}
-        self._timers: dict[tuple[BrokerName, str], int] = {}
+        #: Timers that are set: which of the same key is the last one, and when it rings.
+        self._timers: dict[tuple[BrokerName, str], tuple[int, float]] = {}
         #: Until when links are cut, which ends have been told so, and brokers that are dead.
         self._cut_until: dict[tuple[BrokerName, BrokerName], float] = {}
         self._absent: set[tuple[BrokerName, BrokerName]] = set()
@@ -320,6 +326,8 @@ class Simulator:
 
     def _carry_out(self, broker: BrokerName, effects: Iterable[Effect]) -> None:
         for effect in effects:
+            if self.observe is not None:
+                self.observe(broker, effect)
             match effect:
                 case Send(hops, message):
                     frame = encode(message)
@@ -336,12 +344,33 @@ class Simulator:
                 case Record():
                     self.records.append(effect)
 
+    def replace_timers(self, broker: BrokerName, prefix: str, effects: Iterable[Effect]) -> None:
+        """Forget the timers of a broker whose keys begin so, and set others; nothing observes it.
+
+        For a service that was replaced by another one in the same state.
+        """
+        again: dict[str, float] = {}
+        for effect in effects:
+            assert isinstance(effect, SetTimer), f"restoring a state sets timers, and no {effect}"
+            again[effect.key] = effect.delay_s
+        for owner, key in list(self._timers):
+            if owner != broker or not key.startswith(prefix):
+                continue
+            rings_at = self._timers[owner, key][1]
+            if key in again and abs(self.now + again[key] - rings_at) < SAME_MOMENT_S:
+                del again[key]  # It keeps its place among what happens at that moment.
+            else:
+                del self._timers[owner, key]
+        for key, delay_s in again.items():
+            self._set_timer(broker, key, delay_s)
+
     def _set_timer(self, broker: BrokerName, key: str, delay_s: float) -> None:
         self._ties += 1
-        mine = self._timers[broker, key] = self._ties
+        tie = self._ties
         if not delay_s and self.delay_steps > 1:
             # Long work goes on when other messages have been taken: how many, is open.
             delay_s = DELAY_STEP_S * self._choose(self.delay_steps)
+        mine = self._timers[broker, key] = (tie, self.now + delay_s)
 
         def ring() -> None:
             if self._timers.get((broker, key)) == mine:
