@@ -87,7 +87,7 @@ class ClientRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one run of a sweep."""
+    """The parameters of one run of a sweep. Fields with a default may be missing in old files."""
 
     run_id: str
     experiment: str
@@ -118,15 +118,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     variant: str
     #: Sequential message delays of a transaction with this placement, as the simulator counts
     #: them, or None: the mean over the agents.
-    counted_delays: float | None
+    counted_delays: float | None = None
     #: "smallest", "paper" or "fixed"; "" and None for engines that do not wait.
-    bl_wait: str
-    bl_wait_s: float | None
+    bl_wait: str = ""
+    bl_wait_s: float | None = None
     #: Client -> broker.
-    placement: dict[str, str]
+    placement: dict[str, str] = {}
     #: Whether the brokers wrote traces, which costs them time.
-    trace: bool
-    quick: bool
+    trace: bool = False
+    quick: bool = False
 
 
 class RunDone(msgspec.Struct, frozen=True, kw_only=True):

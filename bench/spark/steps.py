@@ -18,38 +18,28 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, StringType
 
 from bench.spark.history import NAMED, Keep, changes
 from bench.spark.replay import ReplayInput, ReplayResult, replay
+from bench.spark.schemas import schema_of
 from bench.spark.shipped import by_value, ship
+from overlay.trace import Record
 from padres_tx.audit.promises import REPLICATED, VERSIONED
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
-#: What is no text in a step, or in what is found, by name.
-_LONGS: Final = ("seq", "unit_life", "decided_at", "first_at", "last_at")
-_LONGS_FOUND: Final = ("reader_life", "writer_life")
-_FLAGS: Final = ("entered", "seen", "routed")
+INPUT_SCHEMA: Final = schema_of(ReplayInput)
+RESULT_SCHEMA: Final = schema_of(ReplayResult)
 
-
-def _field(name: str) -> StructField:
-    if name in _FLAGS:
-        return StructField(name, BooleanType())
-    is_long = name in _LONGS or name in _LONGS_FOUND
-    return StructField(name, LongType() if is_long else StringType())
-
-
-RESULT_SCHEMA: Final = StructType([_field(name) for name in ReplayResult._fields])
+_EMPTY: Final[dict[DataType, object]] = {StringType(): "", LongType(): 0, BooleanType(): False}
 
 #: Rows that are handed back at once, as Spark hands over its own.
 BATCH_ROWS: Final = 10_000
 
-_RECORD: Final = (
-    *("run", "node", "seq", "kind", "tx", "engine", "op_id", "op_kind", "client", "filter"),
-    *("source", "dests", "version", "outcome"),
-)
+#: The fields of a step that are those of its record.
+_RECORD: Final = tuple(name for name in ReplayInput._fields if name in Record.__struct_fields__)
 
 
 def replayed(
@@ -115,14 +105,12 @@ def steps(
 
 
 def _column(part: DataFrame, name: str) -> Column:
-    """A column of a step, with its type, whether this part has it or not."""
-    if name == "dests":
-        there = F.col(name) if name in part.columns else F.array()
-        return there.cast("array<string>").alias(name)
-    kind = _field(name).dataType
-    nothing = F.lit(False if name in _FLAGS else 0 if name in _LONGS else "")
-    there = F.coalesce(F.col(name), nothing) if name in part.columns else nothing
-    return there.cast(kind).alias(name)
+    """A column of a step, with its type; empty if this part does not have it."""
+    kind = INPUT_SCHEMA[name].dataType
+    empty = F.array() if isinstance(kind, ArrayType) else F.lit(_EMPTY[kind])
+    if name in part.columns:
+        return F.coalesce(F.col(name).cast(kind), empty.cast(kind)).alias(name)
+    return empty.cast(kind).alias(name)
 
 
 def _routed(traces: DataFrame) -> DataFrame:
