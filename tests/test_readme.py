@@ -15,7 +15,7 @@ import pytest
 import padres_tx
 from padres_tx import launcher
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.client_cast import assert_at_rest, asynchronous, numbers
+from tests.client.dispatching_clients import assert_at_rest, asynchronous, numbers
 
 ROOT = Path(__file__).parents[1]
 JOBS = "[class,eq,'job']"

@@ -11,14 +11,14 @@ from padres_tx.client import transactions
 from padres_tx.client.transactions import ENDED_LIMIT, DrainedTx
 from padres_tx.client_messages import Drained, Ended
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.client_cast import P1, X1, asynchronous, cast, quiet, start
-from tests.client.test_client_pure import Half
+from tests.client.dispatching_clients import P1, X1, asynchronous, dispatching_clients, quiet, start
+from tests.client.test_transactions import Half
 
 
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni", "bl-wait"])
 @asynchronous
 async def test_who_gave_and_who_took(engine: str) -> None:
-    async with cast() as (_, e, d, a1):
+    async with dispatching_clients() as (_, e, d, a1):
         told: dict[str, list[DrainedTx]] = {"E": [], "D": [], "A1": []}
         for client in (e, d, a1):
             client.on_drained(told[client.name].append)
@@ -41,7 +41,7 @@ async def test_who_gave_and_who_took(engine: str) -> None:
 
 @asynchronous
 async def test_an_abort_and_what_changes_nothing_here() -> None:
-    async with cast() as (_, e, d, a1):
+    async with dispatching_clients() as (_, e, d, a1):
         told: list[DrainedTx] = []
         d.on_drained(told.append)
         tx = await e.beginTX()

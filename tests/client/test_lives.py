@@ -17,7 +17,7 @@ from padres_tx.client_messages import Begin, Step, Submit, engine_message, from_
 from padres_tx.protocol.planning import PLANNED
 from padres_tx.testing.inprocess import InProcessOverlay
 from proofs.sim.simulated_overlay import all_engines
-from tests.client.client_cast import DECIDED, asynchronous
+from tests.client.dispatching_clients import DECIDED, asynchronous
 from tests.protocol.one_broker import OneBroker
 from tests.protocol.steps import box
 

@@ -11,7 +11,7 @@ import pytest
 from padres_tx import Notification, launcher
 from padres_tx.examples import consolidation, dispatching
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.client_cast import DECIDED, assert_at_rest, asynchronous
+from tests.client.dispatching_clients import DECIDED, assert_at_rest, asynchronous
 
 PLACES = {"E": "B1", "D": "B2", "A1": "B3", "C": "B2", "A2": "B1"}
 

@@ -16,7 +16,7 @@ from overlay.hosts.simulator import Simulator, Tape
 from overlay.trace import Record
 from padres_tx import registry, static
 from proofs.sim.simulated_overlay import all_engines
-from tests.client.test_client_simulated import Player
+from tests.client.test_simulated_clients import SimulatedClient
 
 ENGINES = [name for name in registry.names() if name != "bl-wait"]
 SEEDS = 150
@@ -27,7 +27,7 @@ Y = {"class": "y"}
 #: s1 is the first operation of C2.
 S1 = "C2#1"
 
-Played = tuple[Simulator, Player, Player]
+Played = tuple[Simulator, SimulatedClient, SimulatedClient]
 
 
 def play(tree: nx.Graph[str], at: dict[str, str], seed: int, engine: str, **terms: float) -> Played:
@@ -37,7 +37,7 @@ def play(tree: nx.Graph[str], at: dict[str, str], seed: int, engine: str, **term
         Tape(seed=seed).choose,
         broker=lambda name, others: Broker(name, others, engines=all_engines(), trace=True),
     )
-    c1, c2 = (Player(simulator, name, at[name]) for name in ("C1", "C2"))
+    c1, c2 = (SimulatedClient(simulator, name, at[name]) for name in ("C1", "C2"))
     c2.plain("sub", X)
     c1.plain("adv", Y)
     c2.reaction = lambda notification: [static.sub(Y)]

@@ -20,8 +20,14 @@ from padres_tx.errors import TooManyRequests, TransactionAborted, TransactionFin
 from padres_tx.looks import LOOKS_LIMIT
 from padres_tx.protocol.dynamic_messages import Acked, Decide, Doom, Init, Op, Prepare, Vote
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.client_cast import DYNAMIC, assert_at_rest, asynchronous, cast, quiet
-from tests.client.test_client_pure import AT_X1, P1, X1, Half, called, said
+from tests.client.dispatching_clients import (
+    DYNAMIC,
+    assert_at_rest,
+    asynchronous,
+    dispatching_clients,
+    quiet,
+)
+from tests.client.test_transactions import AT_X1, P1, X1, Half, called, said
 from tests.paper.test_paper_d_tx import OTHER, TX, leaf, publication
 from tests.protocol.one_broker import OneBroker, Said, of_kind
 from tests.protocol.steps import adv, box, pub, sub, tcm, usub
@@ -432,7 +438,7 @@ async def test_who_has_it_by_now_and_not_in_the_snapshot_is_worth_another_attemp
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_transaction_can_be_asked_what_its_client_holds(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         seen: list[bool] = []
 
         def act(tx: Part, _: Notification) -> None:

@@ -32,7 +32,7 @@ from padres_tx.protocol.outcomes import Outcomes
 from padres_tx.static import Op
 from padres_tx.testing.inprocess import InProcessOverlay
 from proofs.sim.simulated_overlay import all_engines
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     ASSIGN,
     ASSIGN_X1,
     DECIDED,
@@ -40,12 +40,12 @@ from tests.client.client_cast import (
     P1,
     X1,
     asynchronous,
-    by_hand,
-    cast,
+    dispatching_clients,
     start,
+    with_manual_broker,
 )
-from tests.client.test_client_pure import Half, said
-from tests.client.test_client_simulated import Player
+from tests.client.test_simulated_clients import SimulatedClient
+from tests.client.test_transactions import Half, said
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
 from tests.protocol.steps import box, sub
 from topologies import load
@@ -354,7 +354,7 @@ def test_wrong_questions_raise_at_the_call() -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_anybody_with_the_name_can_ask_anywhere(engine: str) -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         async with e.transaction(engine) as tx:
             start(tx)
         with pytest.raises(RuntimeError):
@@ -381,7 +381,7 @@ async def test_anybody_with_the_name_can_ask_anywhere(engine: str) -> None:
 
 @asynchronous
 async def test_what_no_broker_knows_is_an_error_that_says_so() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         with pytest.raises(UnknownTransaction, match="X:0:1: no broker knows it: it was never"):
             await e.outcome("X:0:1")
         with pytest.raises(UnknownTransaction, match="no broker knows it"):
@@ -402,7 +402,7 @@ async def _commit_somebody_elses(e: padres_tx.Client, d: padres_tx.Client) -> No
 
 @asynchronous
 async def test_an_open_one_is_waited_for() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         tx = await e.beginTX("d-tx")
         await e.txSub(tx, P1)
         with pytest.raises(CallTimeout, match=f"the outcome of {tx}"):
@@ -415,7 +415,7 @@ async def test_an_open_one_is_waited_for() -> None:
 
 @asynchronous
 async def test_a_lost_connection_ends_the_question() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         tx = await e.beginTX("d-tx")
         await e.txSub(tx, P1)
         asked = asyncio.create_task(d.outcome(tx))
@@ -429,7 +429,7 @@ async def test_a_lost_connection_ends_the_question() -> None:
 
 @asynchronous
 async def test_a_broker_without_room_says_so() -> None:
-    async with by_hand() as (e, broker):
+    async with with_manual_broker() as (e, broker):
         broker.answer = lambda message: [Outcome(message.tx, "busy", "busy", "too many")]
         with pytest.raises(TooManyRequests, match="X:0:1: too many"):
             await e.outcome("X:0:1", engine="d-tx")
@@ -448,7 +448,7 @@ def test_blocking_programs_ask_as_well() -> None:
 # --- a coordinator that loses its connection at any moment of its commit ---
 
 
-class Asker(Player):
+class Asker(SimulatedClient):
     """A client that asks for an outcome."""
 
     def __init__(self, simulator: Simulator, name: str, edge: str) -> None:
@@ -481,7 +481,9 @@ def commit_and_crash(
         lambda n: 0,
         broker=lambda name, others: Broker(name, others, engines=all_engines()),
     )
-    e, d, a1 = (Player(simulator, *who) for who in (("E", "B1"), ("D", "B2"), ("A1", "B3")))
+    e, d, a1 = (
+        SimulatedClient(simulator, *who) for who in (("E", "B1"), ("D", "B2"), ("A1", "B3"))
+    )
     e.plain("adv", P1)
     d.plain("adv", ASSIGN)
     d.plain("sub", P1)

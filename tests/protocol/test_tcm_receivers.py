@@ -21,13 +21,13 @@ from padres_tx.errors import BadName, BadTransaction, TransactionAborted
 from padres_tx.testing.inprocess import InProcessOverlay
 from proofs.checkers import check
 from proofs.history import History
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     DYNAMIC,
     P1,
     X1,
     assert_at_rest,
     asynchronous,
-    cast,
+    dispatching_clients,
     numbers,
     quiet,
     start,
@@ -50,7 +50,7 @@ def prt(overlay: InProcessOverlay, broker: str, client: str) -> list[bool]:
 @asynchronous
 async def test_who_looks_on_does_not_veto(engine: str) -> None:
     """A dashboard has no handler. It gets what is published, in transactions and otherwise."""
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         dashboard = await overlay.connect_async("dashboard", at="B3")
         await dashboard.subscribe(P1, events_only=True)
         async with e.transaction(engine) as tx:
@@ -64,7 +64,7 @@ async def test_who_looks_on_does_not_veto(engine: str) -> None:
 
 @asynchronous
 async def test_without_it_a_receiver_without_a_handler_does() -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         dashboard = await overlay.connect_async("dashboard", at="B3")
         await dashboard.subscribe(P1)
         with pytest.raises(TransactionAborted, match="dashboard: no handler for this tcm"):
@@ -75,7 +75,7 @@ async def test_without_it_a_receiver_without_a_handler_does() -> None:
 
 @asynchronous
 async def test_a_tcm_that_only_those_get_who_look_on_is_unheard() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         await d.subscribe(P1, events_only=True)
         with pytest.raises(TransactionAborted, match="nobody receives the tcm") as aborted:
             async with e.transaction() as tx:
@@ -86,7 +86,7 @@ async def test_a_tcm_that_only_those_get_who_look_on_is_unheard() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_the_last_subscription_on_the_point_decides(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         called: list[object] = []
         d.on_tcm(None, lambda tx, n: called.append(n["x"]))
 
@@ -117,7 +117,7 @@ async def test_the_last_subscription_on_the_point_decides(engine: str) -> None:
 @pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni", "s-tx"])
 @asynchronous
 async def test_an_abort_brings_back_what_a_subscription_was_for(engine: str) -> None:
-    async with cast() as (overlay, _, d, _):
+    async with dispatching_clients() as (overlay, _, d, _):
         await d.subscribe(P1, events_only=True)
         before = tables(overlay)
         assert prt(overlay, "B1", "D") == [True], "it is known where E publishes"
@@ -135,7 +135,7 @@ async def test_an_abort_brings_back_what_a_subscription_was_for(engine: str) -> 
 
 @asynchronous
 async def test_a_plan_says_what_subscriptions_are_for_and_who_hears() -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         ops = {"D": [static.usub(X1)], "A1": [static.sub(X1, events_only=True)]}
         await a1.subscribe(P1)
         async with e.transaction("s-tx") as tx:
@@ -163,7 +163,7 @@ def note(called: list[str], client: Client) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_only_those_act_whom_a_tcm_names(engine: str) -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         called: list[str] = []
         async with (
             overlay.connect_async("W1", at="B3") as w1,
@@ -206,7 +206,7 @@ async def test_only_those_act_whom_a_tcm_names(engine: str) -> None:
 )
 @asynchronous
 async def test_one_that_is_missing_aborts_and_is_named(engine: str, who: str, why: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         called: list[str] = []
         note(called, d)
         async with overlay.connect_async("dashboard", at="B3") as dashboard:
@@ -224,7 +224,7 @@ async def test_one_that_is_missing_aborts_and_is_named(engine: str, who: str, wh
 
 @asynchronous
 async def test_one_that_is_missing_only_in_the_snapshot_is_a_conflict() -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         called: list[str] = []
         note(called, a1)
         attempts = 0
@@ -241,7 +241,7 @@ async def test_one_that_is_missing_only_in_the_snapshot_is_a_conflict() -> None:
 
 @asynchronous
 async def test_one_that_leaves_instead_of_acting_aborts() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         d.on_tcm(None, lambda tx, n: d.close())
         with pytest.raises(TransactionAborted, match="D, which took part, has left"):
             async with e.transaction() as tx:
@@ -262,7 +262,7 @@ async def test_one_that_leaves_instead_of_acting_aborts() -> None:
 )
 @asynchronous
 async def test_bad_names_raise_at_the_call(to: Any, error: type[Exception], text: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         tx = await e.beginTX()
         with pytest.raises(error, match=text):
             e.txTCM(tx, X1, to=to)
@@ -272,7 +272,7 @@ async def test_bad_names_raise_at_the_call(to: Any, error: type[Exception], text
 
 @asynchronous
 async def test_a_broker_refuses_too_many_names() -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         op = static.tcm(X1)
         op.to = tuple(f"W{n}" for n in range(RECEIVERS_LIMIT + 1))
         with pytest.raises(TransactionAborted, match="more than 1000 receivers") as aborted:
@@ -284,7 +284,7 @@ async def test_a_broker_refuses_too_many_names() -> None:
 
 @asynchronous
 async def test_engines_that_cannot_name_receivers_say_so() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         with pytest.raises(BadTransaction, match="`ops` says what they do"):
             async with e.transaction("s-tx") as tx:
                 tx.tcm(X1, to=["D"], ops={"D": [static.usub(X1)]})
@@ -393,7 +393,7 @@ def test_who_acts_is_who_has_said_so_last(tree: nx.Graph[str], seed: int) -> Non
 @asynchronous
 async def test_with_bl_wait_each_client_sees_for_itself_that_it_is_not_meant() -> None:
     """There a tcm is a publication, which comes to all that are subscribed."""
-    async with cast() as (_, e, d, a1):
+    async with dispatching_clients() as (_, e, d, a1):
         errors: list[Exception] = []
         d.on_error = errors.append
         d.on_tcm(P1, None)

@@ -27,9 +27,9 @@ from overlay.messages import (
     Reachability,
 )
 from overlay.wire.frames import pack
-from tests.client.test_inprocess import Ear, attach
 from tests.overlay.broker.test_core import broker, joined, op, sent, tell
 from tests.overlay.hosts.test_host import Recorded
+from tests.testing.test_inprocess import Ear, attach
 
 ALL = Filter(class_="p1")
 B1, B3 = BrokerName("B1"), BrokerName("B3")

@@ -21,7 +21,7 @@ from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.session import Notification, Session
 from padres_tx.errors import ClientClosed, ConnectionLost
-from tests.client.client_cast import X1, BrokerByHand, asynchronous
+from tests.client.dispatching_clients import X1, ManualBroker, asynchronous
 
 TX = ("C", 0, 7)
 
@@ -32,7 +32,7 @@ OLD = range(1, 6)
 LIMIT_S = 30
 
 
-class Stream(BrokerByHand):
+class Stream(ManualBroker):
     """W's broker: W gives its stream away, and the rest of the stream comes."""
 
     def __init__(self) -> None:

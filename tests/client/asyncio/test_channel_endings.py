@@ -15,7 +15,7 @@ from overlay.messages import Goodbye
 from padres_tx.client.asyncio import channel
 from padres_tx.client.asyncio.client import Client
 from padres_tx.errors import ConnectionLost
-from tests.client.test_client_tcp import PATIENCE_S, Proxy, at, proxy_to
+from tests.client.asyncio.test_tcp import PATIENCE_S, Proxy, at, proxy_to
 from tests.overlay.broker_processes import Process, one, running
 
 P1 = {"class": "p1"}

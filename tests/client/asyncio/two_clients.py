@@ -1,4 +1,4 @@
-"""Who plays in the asyncio client's tests: A1 receives, E publishes; or a broker by hand."""
+"""Clients for the asyncio tests: A1 receives, E publishes; or a channel that the test controls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], 
 
 
 @asynccontextmanager
-async def cast() -> AsyncIterator[tuple[Client, Client]]:
+async def two_clients() -> AsyncIterator[tuple[Client, Client]]:
     """A1 at one end of the overlay, and E at the other, having advertised all of p1."""
     overlay = InProcessOverlay("three")
     async with overlay.connect_async("A1", at="B1") as a1, overlay.connect_async("E", at="B3") as e:
@@ -37,7 +37,7 @@ async def cast() -> AsyncIterator[tuple[Client, Client]]:
         yield a1, e
 
 
-class ByHand:
+class ManualChannel:
     """A channel whose broker is the test: it sees what is sent, and says what comes."""
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class ByHand:
         self.closed = True
 
 
-def by_hand(channel: ByHand, **options: Any) -> Client:
+def on_channel(channel: ManualChannel, **options: Any) -> Client:
     """A client on the test's own channel, which stands in for a real one."""
     stand_in: Any = channel
     return Client(Session("A1"), stand_in, **options)
 
 
 @asynccontextmanager
-async def alone() -> AsyncIterator[tuple[Client, ByHand]]:
+async def alone() -> AsyncIterator[tuple[Client, ManualChannel]]:
     """A client whose broker is the test."""
-    channel = ByHand()
-    async with Connecting(by_hand(channel), 1) as client:
+    channel = ManualChannel()
+    async with Connecting(on_channel(channel), 1) as client:
         yield client, channel
 
 

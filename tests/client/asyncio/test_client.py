@@ -22,7 +22,7 @@ from overlay.wire.frames import FrameTooLarge
 from padres_tx.client.session import Event, Notification, SendMessage
 from padres_tx.errors import BadName, ClientError
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.cast import P1, X1, alone, asynchronous, cast, received
+from tests.client.asyncio.two_clients import P1, X1, alone, asynchronous, received, two_clients
 from topologies import TopologyError
 
 # --- subscribe, publish, receive ---
@@ -30,7 +30,7 @@ from topologies import TopologyError
 
 @asynchronous
 async def test_what_is_published_arrives_once_and_in_order() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         await a1.subscribe("[class,eq,'p1'],[x,>=,3]")
         for x in range(10):
@@ -43,7 +43,7 @@ async def test_what_is_published_arrives_once_and_in_order() -> None:
 
 @asynchronous
 async def test_json_goes_in_and_comes_out() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         await e.publish(P1, json={"who": ["A1", None, 1.5]})
         await e.publish(P1, json=None)
@@ -57,7 +57,7 @@ async def test_json_goes_in_and_comes_out() -> None:
 
 @asynchronous
 async def test_a_client_receives_its_own_publications() -> None:
-    async with cast() as (_, e):
+    async with two_clients() as (_, e):
         await e.subscribe(P1)
         await e.publish(P1)
         assert [n.publisher for n in await received(e)] == ["E"]
@@ -89,7 +89,7 @@ async def test_a_handover_by_holes() -> None:
 
 @asynchronous
 async def test_nobody_receives_after_unadvertising() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         await e.unadvertise(X1)
         await e.publish({"class": "p1", "x": "x2"})
@@ -101,7 +101,7 @@ async def test_nobody_receives_after_unadvertising() -> None:
 @asynchronous
 async def test_clients_may_change_what_they_receive() -> None:
     """Two receivers do not share a publication's dict."""
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         await e.subscribe(P1)
         await e.publish(P1)
@@ -114,7 +114,7 @@ async def test_clients_may_change_what_they_receive() -> None:
 
 @asynchronous
 async def test_callbacks_take_what_their_subscription_wants() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         functions: list[object] = []
         coroutines: list[object] = []
 
@@ -138,7 +138,7 @@ async def test_callbacks_take_what_their_subscription_wants() -> None:
 
 @asynchronous
 async def test_callbacks_keep_the_order_even_when_they_wait() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         seen: list[object] = []
         done = asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_callbacks_keep_the_order_even_when_they_wait() -> None:
 
 @asynchronous
 async def test_a_callback_may_use_its_client() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
 
         async def reply(n: Notification) -> None:
             await a1.advertise({"class": "answer"})
@@ -172,7 +172,7 @@ async def test_a_callback_may_use_its_client() -> None:
 
 @asynchronous
 async def test_unsubscribing_ends_a_callback() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         seen: list[object] = []
         await a1.subscribe(P1, lambda n: seen.append(n["x"]))
         await a1.unsubscribe(X1)
@@ -208,7 +208,7 @@ async def test_until_unsubscribing_is_answered_the_callback_is_responsible() -> 
 
 @asynchronous
 async def test_the_callers_mistakes_raise_at_the_call() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         with pytest.raises(NotAdvertised):
             await a1.publish(P1)
         with pytest.raises(NotHeld):

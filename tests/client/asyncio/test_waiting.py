@@ -17,7 +17,16 @@ from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Notification, Session
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
 from padres_tx.testing.inprocess import InProcessOverlay, LocalChannel
-from tests.client.cast import P1, X1, ByHand, alone, asynchronous, by_hand, cast, received
+from tests.client.asyncio.two_clients import (
+    P1,
+    X1,
+    ManualChannel,
+    alone,
+    asynchronous,
+    on_channel,
+    received,
+    two_clients,
+)
 
 # --- cancelling and time-outs ---
 
@@ -48,10 +57,10 @@ async def test_an_operation_that_is_not_answered_times_out() -> None:
 
 @asynchronous
 async def test_a_join_that_is_not_answered_times_out() -> None:
-    channel = ByHand()
+    channel = ManualChannel()
     channel.sent.append("so that the join is not the first")
     with pytest.raises(CallTimeout, match="no answer to the join of A1"):
-        await Connecting(by_hand(channel), 0.001)
+        await Connecting(on_channel(channel), 0.001)
     assert channel.closed
 
 
@@ -86,7 +95,7 @@ async def test_publishing_waits_while_the_window_is_full_and_can_be_cancelled() 
 
 @asynchronous
 async def test_a_publisher_lets_others_have_a_turn() -> None:
-    async with cast() as (_, e):
+    async with two_clients() as (_, e):
         turns = 0
 
         async def other() -> None:
@@ -104,7 +113,7 @@ async def test_a_publisher_lets_others_have_a_turn() -> None:
 
 @asynchronous
 async def test_a_cancelled_next_loses_nothing() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         waiting = asyncio.create_task(a1.next())
         await asyncio.sleep(0)
@@ -117,7 +126,7 @@ async def test_a_cancelled_next_loses_nothing() -> None:
 
 @asynchronous
 async def test_next_has_a_timeout_of_its_own() -> None:
-    async with cast() as (a1, _):
+    async with two_clients() as (a1, _):
         with pytest.raises(CallTimeout, match="nothing came to A1 within 0 s"):
             await a1.next(timeout_s=0)
 
@@ -182,8 +191,8 @@ async def test_an_answer_behind_unread_notifications_says_so() -> None:
 
 @asynchronous
 async def test_payloads_count_as_well() -> None:
-    channel = ByHand()
-    client = by_hand(channel, queue_bytes=100)
+    channel = ManualChannel()
+    client = on_channel(channel, queue_bytes=100)
     async with Connecting(client, 1) as a1:
         a1._requests.receive(Pub("E", 1, P1, bytes(99)))
         assert a1._requests.ready
@@ -225,7 +234,7 @@ async def test_slow_callbacks_hold_back_as_well() -> None:
 
 @asynchronous
 async def test_iterating_ends_when_the_client_is_closed() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         got: list[Notification] = []
 
@@ -245,7 +254,7 @@ async def test_iterating_ends_when_the_client_is_closed() -> None:
 
 @asynchronous
 async def test_what_has_arrived_can_be_read_after_closing() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
         await a1.subscribe(P1)
         await e.publish(P1)
         await asyncio.sleep(0)
@@ -257,7 +266,7 @@ async def test_what_has_arrived_can_be_read_after_closing() -> None:
 
 @asynchronous
 async def test_a_closed_client_says_so() -> None:
-    async with cast() as (a1, _):
+    async with two_clients() as (a1, _):
         pending = asyncio.create_task(a1.next())
         await asyncio.sleep(0)
         await a1.close()
@@ -284,7 +293,7 @@ async def test_closing_ends_a_call_that_waits() -> None:
 
 @asynchronous
 async def test_a_callback_may_close_its_client() -> None:
-    async with cast() as (a1, e):
+    async with two_clients() as (a1, e):
 
         async def last(n: Notification) -> None:
             await a1.close()
@@ -298,7 +307,7 @@ async def test_a_callback_may_close_its_client() -> None:
 @asynchronous
 async def test_closing_before_a_callback_has_begun_is_an_end_as_well() -> None:
     """A task that is cancelled before its first step never runs."""
-    async with cast() as (a1, _):
+    async with two_clients() as (a1, _):
         await a1.subscribe(P1, print)
         a1._requests.receive(Pub("E", 1, P1))
         await a1.close()

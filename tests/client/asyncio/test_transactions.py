@@ -24,19 +24,19 @@ from padres_tx.errors import (
     UnknownEngine,
     UnknownTransaction,
 )
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     DECIDED,
     DYNAMIC,
     P1,
     X1,
     assert_at_rest,
     asynchronous,
-    by_hand,
-    cast,
+    dispatching_clients,
     numbers,
     quiet,
     start,
     tables,
+    with_manual_broker,
 )
 
 # --- outcomes ---
@@ -46,7 +46,7 @@ from tests.client.client_cast import (
 @asynchronous
 async def test_transactions_that_do_not_conflict_commit_at_once_without_a_loss(engine: str) -> None:
     """Two clients subscribe to the same, and two advertise the same: nobody reads the other's."""
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         clients = (e, d, a1)
         txs = [await client.beginTX(engine) for client in clients]
         for client, tx in zip(clients, txs, strict=True):
@@ -63,7 +63,7 @@ async def test_transactions_that_do_not_conflict_commit_at_once_without_a_loss(e
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_a_block_commits_at_its_end(engine: str) -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         async with e.transaction(engine, wait="applied") as tx:
             start(tx)
         assert tx.result == Result(tx.id, engine, "committed")
@@ -80,7 +80,7 @@ async def test_a_block_commits_at_its_end(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_the_names_of_table_2(engine: str) -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         came: list[Any] = []
         a1.notify(lambda notification: came.append(notification["n"]))
         tx = await e.beginTX(engine, deadline_s=5)
@@ -116,7 +116,7 @@ async def test_the_names_of_table_2(engine: str) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_publications_come_at_the_commit_or_never(engine: str) -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         await a1.subscribe(P1)
         for outcome in (True, False):
             tx = await e.beginTX(engine)
@@ -131,7 +131,7 @@ async def test_publications_come_at_the_commit_or_never(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_a_block_that_raises_aborts_and_the_error_goes_on(engine: str) -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         before = tables(overlay)
         with pytest.raises(KeyError, match="mine"):
             async with e.transaction(engine) as tx:
@@ -148,7 +148,7 @@ async def test_a_block_that_raises_aborts_and_the_error_goes_on(engine: str) -> 
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_participant_that_raises_aborts_the_transaction(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         before = tables(overlay)
         seen: list[Exception] = []
         d.on_error = seen.append
@@ -170,7 +170,7 @@ async def test_a_participant_that_raises_aborts_the_transaction(engine: str) -> 
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_participant_may_abort(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         after: list[str] = []
 
         async def refuse(tx: Part, notification: Notification) -> None:
@@ -192,7 +192,7 @@ async def test_a_participant_may_abort(engine: str) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_participant_without_a_handler_aborts_the_transaction(engine: str) -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         a1.on_tcm({"class": "assign"}, None)
         with pytest.raises(TransactionAborted, match="A1: no handler for this tcm"):
             async with e.transaction(engine) as tx:
@@ -203,7 +203,7 @@ async def test_a_participant_without_a_handler_aborts_the_transaction(engine: st
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_a_tcm_that_nobody_receives_aborts_the_transaction(engine: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         before = tables(overlay)
         await e.advertise({"class": "p2"})
         with pytest.raises(TransactionAborted) as aborted:
@@ -220,7 +220,7 @@ async def test_a_tcm_that_nobody_receives_aborts_the_transaction(engine: str) ->
 
 @asynchronous
 async def test_a_conflict_names_what_it_was_about() -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         with pytest.raises(TransactionAborted) as aborted:
             async with e.transaction("d-tx") as tx:
                 await tx.pub({**X1, "n": 1})
@@ -234,7 +234,7 @@ async def test_a_conflict_names_what_it_was_about() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_the_deadline_ends_it_and_the_next_operation_says_so(engine: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         with pytest.raises(TransactionAborted, match="deadline") as aborted:
             async with e.transaction(engine, deadline_s=5) as tx:
                 await tx.sub(P1)
@@ -252,7 +252,7 @@ async def test_the_deadline_ends_it_and_the_next_operation_says_so(engine: str) 
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_it_can_be_ended_inside_the_block(engine: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         async with e.transaction(engine) as tx:
             tx.sub(P1)
             assert (await tx.commit()).committed
@@ -268,7 +268,7 @@ async def test_it_can_be_ended_inside_the_block(engine: str) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_cancelled_block_aborts_without_waiting(engine: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         before = tables(overlay)
         inside = asyncio.Event()
 
@@ -293,7 +293,7 @@ async def test_a_cancelled_block_aborts_without_waiting(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_mistakes_raise_at_the_call(engine: str) -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         tx = await e.beginTX(engine)
         await e.commitTX(tx)
         for call in (
@@ -320,7 +320,7 @@ async def test_mistakes_raise_at_the_call(engine: str) -> None:
 
 @asynchronous
 async def test_a_participant_cannot_commit_nor_act_outside_its_handler() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         seen: list[Part] = []
 
         async def look(tx: Part, notification: Notification) -> None:
@@ -345,7 +345,7 @@ async def test_a_participant_cannot_commit_nor_act_outside_its_handler() -> None
 
 @asynchronous
 async def test_bad_terms_raise_when_it_is_begun() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         with pytest.raises(UnknownEngine, match=r"'x-tx'; there are .*d-tx"):
             async with e.transaction("x-tx"):
                 pass
@@ -373,7 +373,7 @@ async def test_bad_terms_raise_when_it_is_begun() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_an_operation_that_is_too_large_raises_and_the_rest_goes_on(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         async with e.transaction(engine) as tx:
             with pytest.raises(FrameTooLarge):
                 tx.pub({**X1, "n": 0}, bytes(FRAME_LIMIT + 1))
@@ -387,7 +387,7 @@ async def test_an_operation_that_is_too_large_raises_and_the_rest_goes_on(engine
 
 @asynchronous
 async def test_nothing_of_a_static_transaction_is_done_before_its_end() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         async with e.transaction("s-tx") as tx:
             doing = tx.sub(P1)
             with pytest.raises(TransactionError, match="before its end"):
@@ -399,7 +399,7 @@ async def test_nothing_of_a_static_transaction_is_done_before_its_end() -> None:
 
 @asynchronous
 async def test_after_takes_what_operations_return() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         with pytest.raises(BadTransaction, match="add that first"):
             async with e.transaction("s-tx") as tx:
                 first = tx.sub({"class": "p3"})
@@ -413,7 +413,7 @@ async def test_after_takes_what_operations_return() -> None:
 
 @asynchronous
 async def test_a_plan_that_fits_in_no_frame_is_aborted() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         with pytest.raises(TransactionAborted) as aborted:
             async with e.transaction("s-tx") as tx:
                 for n in range(2):
@@ -425,7 +425,7 @@ async def test_a_plan_that_fits_in_no_frame_is_aborted() -> None:
 
 @asynchronous
 async def test_a_static_transaction_with_somebody_who_is_not_there() -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         with pytest.raises(TransactionAborted, match="A7 not connected"):
             async with e.transaction("s-tx") as tx:
                 tx.tcm(X1, ops={"A7": [static.sub(P1)]})
@@ -437,7 +437,7 @@ async def test_a_static_transaction_with_somebody_who_is_not_there() -> None:
 
 @asynchronous
 async def test_a_conflict_is_tried_again() -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         attempts: list[str] = []
         async for tx in e.transaction("d-tx", retries=5, wait="applied"):
             async with tx:
@@ -453,7 +453,7 @@ async def test_a_conflict_is_tried_again() -> None:
 
 @asynchronous
 async def test_a_function_can_be_run_in_a_transaction() -> None:
-    async with cast() as (overlay, e, _, a1):
+    async with dispatching_clients() as (overlay, e, _, a1):
         attempts: list[str] = []
 
         async def work(tx: Transaction) -> str:
@@ -477,7 +477,7 @@ async def test_a_function_can_be_run_in_a_transaction() -> None:
 
 @asynchronous
 async def test_an_attempt_keeps_the_age_that_its_broker_has_given() -> None:
-    async with by_hand() as (e, broker):
+    async with with_manual_broker() as (e, broker):
 
         def lose(message: Any) -> list[Any]:
             if isinstance(message, client_messages.Begin):
@@ -491,13 +491,15 @@ async def test_an_attempt_keeps_the_age_that_its_broker_has_given() -> None:
             async for tx in e.transaction("d-tx", retries=2):
                 async with tx:
                     tx.sub(P1)
-        begins = [message for message in broker.said if isinstance(message, client_messages.Begin)]
+        begins = [
+            message for message in broker.received if isinstance(message, client_messages.Begin)
+        ]
         assert [begin.age for begin in begins] == [0, 40, 50], "it does not believe every age"
 
 
 @asynchronous
 async def test_only_conflicts_are_tried_again() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         attempts = 0
         with pytest.raises(TransactionAborted, match="nobody receives"):
             async for tx in e.transaction("d-tx", retries=5):
@@ -510,7 +512,7 @@ async def test_only_conflicts_are_tried_again() -> None:
 
 @asynchronous
 async def test_retries_need_a_loop_and_the_loop_a_block() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         with pytest.raises(TypeError, match="async for"):
             async with e.transaction("d-tx", retries=1):
                 pass

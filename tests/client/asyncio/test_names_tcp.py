@@ -11,7 +11,7 @@ import pytest
 import padres_tx
 from overlay.errors import NameAway, NameTaken
 from padres_tx import launcher
-from tests.client.test_client_tcp import proxy_to, run
+from tests.client.asyncio.test_tcp import proxy_to, run
 from tests.overlay.broker_processes import Process, one, running
 from topologies import generators
 

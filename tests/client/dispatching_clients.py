@@ -1,4 +1,4 @@
-"""Who plays in the tests of clients in transactions: Figure 1b's E, D and A1, at a broker each."""
+"""The clients of Figure 1b, E, D and A1, each at a broker of its own, for tests of transactions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
-class Cast(NamedTuple):
+class DispatchingClients(NamedTuple):
     """The overlay, and its clients with what they hold before the dispatch."""
 
     overlay: InProcessOverlay
@@ -48,7 +48,7 @@ class Cast(NamedTuple):
 
 
 @asynccontextmanager
-async def cast() -> AsyncIterator[Cast]:
+async def dispatching_clients() -> AsyncIterator[DispatchingClients]:
     """E may publish p1, D receives all of it and may assign, A1 hears assignments."""
     overlay = InProcessOverlay("three")
     async with (
@@ -62,7 +62,7 @@ async def cast() -> AsyncIterator[Cast]:
         await a1.subscribe({"class": "assign", "to": "A1"})
         d.on_tcm(P1, dispatch)
         a1.on_tcm(ASSIGN, take_over)
-        yield Cast(overlay, e, d, a1)
+        yield DispatchingClients(overlay, e, d, a1)
 
 
 def dispatch(tx: Part, notification: Notification) -> None:
@@ -124,12 +124,12 @@ def assert_at_rest(overlay: InProcessOverlay) -> None:
         assert not broker.held and not broker.versions.open, name
 
 
-class BrokerByHand:
+class ManualBroker:
     """A channel whose broker is the test: it sees what a client says, and says what comes."""
 
     def __init__(self, engine: str = "d-tx") -> None:
         self.engine = engine
-        self.said: list[Any] = []
+        self.received: list[Any] = []
         self.full = False
         self.waiting = 0
         self.numbers = 0
@@ -147,7 +147,7 @@ class BrokerByHand:
             return
         assert message.engine == self.engine
         said = client_messages.from_client.decode(message.body)
-        self.said.append(said)
+        self.received.append(said)
         for told in self.answer(said):
             loop.call_soon(self.tell, told)
 
@@ -163,9 +163,9 @@ class BrokerByHand:
 
 
 @asynccontextmanager
-async def by_hand() -> AsyncIterator[tuple[Client, BrokerByHand]]:
+async def with_manual_broker() -> AsyncIterator[tuple[Client, ManualBroker]]:
     """E, whose broker is the test; it may publish p1."""
-    channel = BrokerByHand()
+    channel = ManualBroker()
     async with Connecting(Client(Session("E"), channel), 1) as client:  # type: ignore[arg-type]
         await client.advertise(P1)
         yield client, channel

@@ -26,14 +26,14 @@ from padres_tx.client.transactions import (
 )
 from padres_tx.static import Op
 from proofs.sim.simulated_overlay import all_engines
-from tests.client.client_cast import ASSIGN, ASSIGN_X1, DECIDED, P1, X1
+from tests.client.dispatching_clients import ASSIGN, ASSIGN_X1, DECIDED, P1, X1
 from topologies import load
 
 #: What a client does on a tcm.
 Reaction = Callable[[Notification], list[Op]]
 
 
-class Player:
+class SimulatedClient:
     """A client without I/O: carries its events out at once, through the simulator."""
 
     def __init__(self, simulator: Simulator, name: str, edge: str) -> None:
@@ -92,7 +92,9 @@ class Player:
                 self.drained.append(name)
 
 
-def dispatch(seed: int, places: tuple[str, ...], engine: str, **terms: Any) -> dict[str, Player]:
+def dispatch(
+    seed: int, places: tuple[str, ...], engine: str, **terms: Any
+) -> dict[str, SimulatedClient]:
     """Figure 1b; answers its clients when everything is at rest."""
     three = load("three")
     simulator = Simulator(
@@ -100,7 +102,9 @@ def dispatch(seed: int, places: tuple[str, ...], engine: str, **terms: Any) -> d
         Tape(seed=seed).choose,
         broker=lambda name, others: Broker(name, others, engines=all_engines()),
     )
-    e, d, a1 = (Player(simulator, *who) for who in zip(("E", "D", "A1"), places, strict=True))
+    e, d, a1 = (
+        SimulatedClient(simulator, *who) for who in zip(("E", "D", "A1"), places, strict=True)
+    )
     e.plain("adv", P1)
     d.plain("adv", ASSIGN)
     d.plain("sub", P1)

@@ -25,8 +25,16 @@ from padres_tx.client.transactions import (
 )
 from padres_tx.engines.bl_wait import UNSURE, WAIT_S
 from padres_tx.errors import BadTransaction, ClientClosed, TransactionAborted, TransactionError
-from tests.client.client_cast import P1, X1, asynchronous, cast, quiet, start, tables
-from tests.client.test_client_pure import Half
+from tests.client.dispatching_clients import (
+    P1,
+    X1,
+    asynchronous,
+    dispatching_clients,
+    quiet,
+    start,
+    tables,
+)
+from tests.client.test_transactions import Half
 
 
 def names(events: list[Event]) -> list[str]:
@@ -204,7 +212,7 @@ def test_bad_waits_are_refused() -> None:
 
 @asynchronous
 async def test_it_runs_like_any_other_engine() -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         ends: list[str] = []
         d.on_end(lambda result: ends.append(result.status))
         async with e.transaction("bl-wait", wait_s=0.001, wait="applied") as tx:
@@ -224,7 +232,7 @@ async def test_it_runs_like_any_other_engine() -> None:
 
 @asynchronous
 async def test_a_block_that_raises_leaves_what_was_sent() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         with pytest.raises(KeyError):
             async with e.transaction("bl-wait") as tx:
                 await tx.sub({"class": "p3"})
@@ -240,7 +248,7 @@ async def test_a_block_that_raises_leaves_what_was_sent() -> None:
 
 @asynchronous
 async def test_a_handlers_error_is_reported_where_it_happened_once() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         errors: list[Exception] = []
         d.on_error = errors.append
 
@@ -256,7 +264,7 @@ async def test_a_handlers_error_is_reported_where_it_happened_once() -> None:
 
 @asynchronous
 async def test_a_receiver_without_a_handler_hears_of_it() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         d.on_tcm(P1, None)
         async with e.transaction("bl-wait") as tx:
             tx.tcm({**X1, "n": 0})
@@ -267,7 +275,7 @@ async def test_a_receiver_without_a_handler_hears_of_it() -> None:
 
 @asynchronous
 async def test_closing_ends_a_pause() -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         tx = await e.beginTX("bl-wait", wait_s=60)
         e.txPub(tx, {**X1, "n": 0})
         e.txPub(tx, {**X1, "n": 1})

@@ -21,7 +21,7 @@ from overlay.errors import OverlayError
 from padres_tx.client.asyncio.channel import TcpChannel
 from padres_tx.client.session import Notification
 from padres_tx.errors import CallTimeout, ConnectionLost, TransactionAborted, Unreachable
-from tests.client.test_client_tcp import proxy_to
+from tests.client.asyncio.test_tcp import proxy_to
 from tests.overlay.broker_processes import ROOT, Process, free_ports, one, running
 
 P1 = {"class": "p1"}

@@ -17,7 +17,7 @@ from padres_tx.client.session import Notification
 from padres_tx.client.transactions import Result
 from padres_tx.errors import ClientError, TransactionAborted
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.cast import P1, X1, alone, asynchronous, cast, received
+from tests.client.asyncio.two_clients import P1, X1, alone, asynchronous, received, two_clients
 
 
 def logged(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
@@ -32,7 +32,7 @@ def test_a_callbacks_exception_is_logged_with_its_traceback_and_raised_nowhere(
 ) -> None:
     @asynchronous
     async def test() -> None:
-        async with cast() as (a1, e):
+        async with two_clients() as (a1, e):
             seen: list[object] = []
 
             async def fails_on_x1(n: Notification) -> None:
@@ -231,7 +231,7 @@ def test_a_blocking_publisher_hears_of_it_as_well() -> None:
 def test_a_handlers_exception_aborts_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     @asynchronous
     async def test() -> None:
-        async with cast() as (a1, e):
+        async with two_clients() as (a1, e):
 
             def refuses(tx: object, n: Notification) -> None:
                 raise LookupError("no room")
@@ -252,7 +252,7 @@ def test_a_handler_that_passes_an_abort_on_is_not_logged(
 ) -> None:
     @asynchronous
     async def test() -> None:
-        async with cast() as (a1, e):
+        async with two_clients() as (a1, e):
 
             async def aborts(tx: object, n: Notification) -> None:
                 raise TransactionAborted("of another one")

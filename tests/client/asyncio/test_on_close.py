@@ -19,7 +19,7 @@ from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Notification
 from padres_tx.errors import ClientError, ConnectionLost, Unreachable
 from padres_tx.testing.inprocess import InProcessOverlay
-from tests.client.cast import P1, ByHand, asynchronous, by_hand
+from tests.client.asyncio.two_clients import P1, ManualChannel, asynchronous, on_channel
 
 
 def lost_in(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -277,8 +277,8 @@ def test_a_client_belongs_to_its_loop() -> None:
 
 def test_a_client_that_is_never_closed_is_a_resource_warning() -> None:
     async def forget() -> None:
-        channel = ByHand()
-        client = await Connecting(by_hand(channel), 1)
+        channel = ManualChannel()
+        client = await Connecting(on_channel(channel), 1)
         client._requests.receive(Pub("E", 1, P1))
 
     with warnings.catch_warnings(record=True) as caught:
@@ -290,13 +290,13 @@ def test_a_client_that_is_never_closed_is_a_resource_warning() -> None:
 
 
 def test_a_client_that_could_not_connect_is_none() -> None:
-    class NobodyThere(ByHand):
+    class NobodyThere(ManualChannel):
         async def open(self, end: object, timeout_s: float, *, retry: bool) -> None:
             raise Unreachable("nobody there")
 
     async def attempt() -> None:
         with pytest.raises(Unreachable):
-            await Connecting(by_hand(NobodyThere()), 1)
+            await Connecting(on_channel(NobodyThere()), 1)
 
     asyncio.run(attempt())
     with warnings.catch_warnings(record=True) as caught:

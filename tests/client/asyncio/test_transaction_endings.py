@@ -12,18 +12,18 @@ from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.session import Notification
 from padres_tx.client.transactions import Doubt, Result
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost, TransactionAborted
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     DECIDED,
     DYNAMIC,
     P1,
     X1,
     assert_at_rest,
     asynchronous,
-    by_hand,
-    cast,
+    dispatching_clients,
     numbers,
     quiet,
     start,
+    with_manual_broker,
 )
 
 # --- callbacks, ends, and what is drained ---
@@ -32,7 +32,7 @@ from tests.client.client_cast import (
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_subscriptions_in_transactions_have_callbacks(engine: str) -> None:
-    async with cast() as (_, e, _, a1):
+    async with dispatching_clients() as (_, e, _, a1):
         came: list[object] = []
         async with a1.transaction(engine, wait="applied") as tx:
             tx.sub(P1, lambda notification: came.append(notification["n"]))
@@ -50,7 +50,7 @@ async def test_subscriptions_in_transactions_have_callbacks(engine: str) -> None
 @asynchronous
 async def test_a_transactions_own_publications_find_the_callback() -> None:
     """Publications come before the news of the commit."""
-    async with cast() as (_, e, _, a1):
+    async with dispatching_clients() as (_, e, _, a1):
         order: list[object] = []
 
         def take(tx: Part, notification: Notification) -> None:
@@ -68,7 +68,7 @@ async def test_a_transactions_own_publications_find_the_callback() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_who_takes_part_learns_how_it_ended_and_when_it_is_drained(engine: str) -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         parts: list[Part] = []
         ends: list[str] = []
 
@@ -102,7 +102,7 @@ async def test_who_takes_part_learns_how_it_ended_and_when_it_is_drained(engine:
 
 @asynchronous
 async def test_notify_gets_everything_and_once() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         all_: list[object] = []
         some: list[object] = []
         d.notify(lambda notification: all_.append(notification["n"]))
@@ -122,7 +122,7 @@ async def test_notify_gets_everything_and_once() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_lost_connection_ends_everything_that_waits(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         inside = asyncio.Event()
 
         async def hang(tx: Part, notification: Notification) -> None:
@@ -150,7 +150,7 @@ async def test_a_lost_connection_ends_everything_that_waits(engine: str) -> None
 
 @asynchronous
 async def test_closing_ends_what_waits_and_cancels_handlers() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         cancelled = asyncio.Event()
         inside = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("padres_tx.client.asyncio.transaction_driver.CALL_TIMEOUT_S", 0.001)
-    async with by_hand() as (e, broker):
+    async with with_manual_broker() as (e, broker):
         tx = await e.beginTX("d-tx", deadline_s=0.001)
         with pytest.raises(CallTimeout, match=f"waiting for the outcome of {tx}"):
             await e.commitTX(tx)
@@ -203,7 +203,7 @@ async def test_a_broker_that_never_answers_is_not_waited_for_for_ever(
 async def test_a_client_is_told_that_a_transaction_is_in_doubt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with by_hand() as (e, broker):
+    async with with_manual_broker() as (e, broker):
         told: list[object] = []
         e.on_doubt(told.append)
         e.on_end(lambda result: told.append(result.status))
@@ -223,7 +223,7 @@ async def test_a_handler_does_not_wait_for_ever_when_nobody_tells_of_the_end(
 ) -> None:
     """The way to the coordinator is gone; whoever calls next is not kept waiting for that."""
     monkeypatch.setattr("padres_tx.client.asyncio.handles.PART_LIMIT_S", 0.001)
-    async with by_hand() as (e, broker):
+    async with with_manual_broker() as (e, broker):
         raised: list[Exception] = []
         next_one = asyncio.Event()
 
@@ -247,7 +247,7 @@ async def test_a_handler_does_not_wait_for_ever_when_nobody_tells_of_the_end(
 @asynchronous
 async def test_an_operation_shows_what_it_is_and_how_it_stands() -> None:
     """A notebook prints whatever a line comes to."""
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         async with e.transaction("d-tx") as tx:
             doing = tx.sub(X1)
             assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), under way>"

@@ -10,21 +10,21 @@ from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.asyncio.tcm_handlers import NESTING_LIMIT
 from padres_tx.client.session import Notification
 from padres_tx.errors import TransactionAborted
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     ASSIGN,
     DYNAMIC,
     P1,
     X1,
     assert_at_rest,
     asynchronous,
-    cast,
+    dispatching_clients,
     quiet,
 )
 
 
 @asynchronous
 async def test_the_last_handler_that_matches_acts() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         acted: list[str] = []
         d.on_tcm(None, lambda tx, notification: acted.append("any"))
         d.on_tcm(X1, lambda tx, notification: acted.append("x1"))
@@ -41,7 +41,7 @@ async def test_the_last_handler_that_matches_acts() -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_handlers_run_one_after_the_other(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         acts: list[str] = []
         go_on = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_handlers_run_one_after_the_other(engine: str) -> None:
 @asynchronous
 async def test_a_handler_that_waits_can_be_called_by_its_own_transaction(engine: str) -> None:
     """D asks A1, A1 asks D back, and both wait for the answer."""
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         await a1.advertise({"class": "back"})
         await d.subscribe({"class": "back"})
         acts: list[str] = []
@@ -98,7 +98,7 @@ async def test_a_handler_that_waits_can_be_called_by_its_own_transaction(engine:
 
 @asynchronous
 async def test_a_tcm_that_came_too_early_is_handled_when_the_handler_waits() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         await d.subscribe(ASSIGN)
         acts: list[str] = []
         looked = asyncio.Event()
@@ -126,7 +126,7 @@ async def test_a_tcm_that_came_too_early_is_handled_when_the_handler_waits() -> 
 
 @asynchronous
 async def test_another_transaction_is_not_handled_while_one_waits() -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         acts: list[object] = []
         go_on = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_another_transaction_is_not_handled_while_one_waits() -> None:
 
 @asynchronous
 async def test_an_endless_recursion_of_tcms_is_told() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         await d.subscribe(ASSIGN)
 
         async def again(tx: Part, notification: Notification) -> None:
@@ -170,7 +170,7 @@ async def test_an_endless_recursion_of_tcms_is_told() -> None:
 
 @asynchronous
 async def test_as_many_handlers_as_may_be_nested_are() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         await d.subscribe(ASSIGN)
         depth = 0
 
@@ -190,7 +190,7 @@ async def test_as_many_handlers_as_may_be_nested_are() -> None:
 
 @asynchronous
 async def test_a_coordinator_can_be_called_by_its_own_tcm() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         d.on_tcm(None, lambda tx, notification: None)
         await e.subscribe(P1)
         e.on_tcm(None, lambda tx, notification: tx.usub(X1) and None)
@@ -205,7 +205,7 @@ async def test_a_coordinator_can_be_called_by_its_own_tcm() -> None:
 @asynchronous
 async def test_a_handler_whose_transaction_has_ended_is_cancelled() -> None:
     """It would hold up all that come after it."""
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         acts: list[str] = []
 
         async def act(tx: Part, notification: Notification) -> None:
@@ -236,7 +236,7 @@ async def test_a_handler_whose_transaction_has_ended_is_cancelled() -> None:
 
 @asynchronous
 async def test_a_handler_that_waits_for_an_operation_hears_how_it_ended() -> None:
-    async with cast() as (overlay, e, d, a1):
+    async with dispatching_clients() as (overlay, e, d, a1):
         heard: list[str] = []
 
         async def ask(tx: Part, notification: Notification) -> None:
@@ -267,7 +267,7 @@ async def test_a_handler_that_waits_for_an_operation_hears_how_it_ended() -> Non
 
 @asynchronous
 async def test_a_handler_that_is_cancelled_by_others_aborts_its_transaction() -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
 
         async def act(tx: Part, notification: Notification) -> None:
             raise asyncio.CancelledError
@@ -283,7 +283,7 @@ async def test_a_handler_that_is_cancelled_by_others_aborts_its_transaction() ->
 @asynchronous
 async def test_an_abort_before_a_handler_has_begun_does_not_stop_those_after_it(turns: int) -> None:
     """A task that is cancelled before its first step never runs."""
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         called: list[object] = []
         d.on_tcm(None, lambda tx, n: called.append(n["n"]))
         tx = await e.beginTX()

@@ -17,7 +17,7 @@ from padres_tx.client.asyncio import channel
 from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.environment import SECRET_ENV
 from padres_tx.errors import Unreachable
-from tests.client.cast import ByHand, asynchronous, by_hand
+from tests.client.asyncio.two_clients import ManualChannel, asynchronous, on_channel
 from tests.overlay.broker_processes import Process, free_ports, one, running
 
 #: Only what hangs runs into it.
@@ -205,11 +205,11 @@ def test_a_final_refusal_is_not_tried_again(
 @asynchronous
 async def test_a_join_that_is_refused_for_a_moment_is_tried_again() -> None:
     channel = Refusing("name-away", 2)
-    async with Connecting(by_hand(channel), 5):
+    async with Connecting(on_channel(channel), 5):
         assert len(channel.sent) == 3
     channel = Refusing("name-away", 1000)
     with pytest.raises(NameAway, match=r"a moment ago; tried for 0\.1 s"):
-        await Connecting(by_hand(channel), 0.1)
+        await Connecting(on_channel(channel), 0.1)
     assert 1 < len(channel.sent) < 10 and channel.closed
 
 
@@ -217,11 +217,11 @@ async def test_a_join_that_is_refused_for_a_moment_is_tried_again() -> None:
 async def test_a_join_that_is_refused_for_good_is_not() -> None:
     channel = Refusing("name-taken", 1000)
     with pytest.raises(NameTaken):
-        await Connecting(by_hand(channel), 5)
+        await Connecting(on_channel(channel), 5)
     assert len(channel.sent) == 1
 
 
-class Refusing(ByHand):
+class Refusing(ManualChannel):
     """Refuses the join so many times, and lets the client in then."""
 
     def __init__(self, code: str, times: int) -> None:

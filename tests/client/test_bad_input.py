@@ -20,16 +20,16 @@ from padres_tx import (
     UnknownTransaction,
     static,
 )
-from tests.client.client_cast import (
+from tests.client.dispatching_clients import (
     ASSIGN,
     DECIDED,
     DYNAMIC,
     P1,
     X1,
-    Cast,
+    DispatchingClients,
     assert_at_rest,
     asynchronous,
-    cast,
+    dispatching_clients,
     tables,
 )
 
@@ -74,7 +74,7 @@ def _ops(tx: Transaction) -> dict[str, list[static.Op]] | None:
 @asynchronous
 async def test_a_mistake_of_the_coordinator(engine: str, mistake: str) -> None:
     do, error, words = MISTAKES[mistake]
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         before = tables(overlay)
         with pytest.raises(error, match=words):
             async with e.transaction(engine) as tx:
@@ -93,7 +93,7 @@ async def test_a_mistake_of_the_coordinator(engine: str, mistake: str) -> None:
 )
 @asynchronous
 async def test_a_deadline_that_is_none(engine: str, deadline_s: Any) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         with pytest.raises(BadTransaction, match="deadline_s: seconds above 0, at most 3600"):
             await e.beginTX(engine, deadline_s=deadline_s)
         assert_at_rest(overlay)
@@ -102,14 +102,14 @@ async def test_a_deadline_that_is_none(engine: str, deadline_s: Any) -> None:
 @pytest.mark.parametrize("engine", [None, 5, "", "D-TX", "d_tx.py", "x-tx"])
 @asynchronous
 async def test_an_engine_that_is_none(engine: Any) -> None:
-    async with cast() as (_, e, _, _):
+    async with dispatching_clients() as (_, e, _, _):
         with pytest.raises(UnknownEngine):
             await e.beginTX(engine)
 
 
 @asynchronous
 async def test_terms_that_are_none() -> None:
-    async with cast() as (_, e, d, _):
+    async with dispatching_clients() as (_, e, d, _):
         for retries in (-1, 1.5, "3", None):
             with pytest.raises(ValueError, match="retries cannot be"):
                 e.transaction("d-tx", retries=retries)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ async def test_terms_that_are_none() -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_after_the_end(engine: str) -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         for end in (e.commitTX, e.abortTX):
             tx = await e.beginTX(engine)
             await end(tx)
@@ -146,7 +146,7 @@ async def test_after_the_end(engine: str) -> None:
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_unknown_and_foreign_transactions(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         before = tables(overlay)
         mine = await e.beginTX(engine)
         for client, name in ((e, "E:0:999"), (e, "nonsense"), (e, ""), (e, None), (d, mine)):
@@ -163,7 +163,7 @@ async def test_unknown_and_foreign_transactions(engine: str) -> None:
 @pytest.mark.parametrize("engine", DYNAMIC)
 @asynchronous
 async def test_a_participant_that_wants_to_commit(engine: str) -> None:
-    async with cast() as (overlay, e, d, _):
+    async with dispatching_clients() as (overlay, e, d, _):
         before = tables(overlay)
 
         async def commit(tx: Part, notification: Notification) -> None:
@@ -183,7 +183,7 @@ async def test_a_participant_that_wants_to_commit(engine: str) -> None:
 
 @asynchronous
 async def test_a_plan_that_cannot_be_put_in_an_order_is_refused_at_the_call() -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         before = tables(overlay)
         first = static.sub(P1)
         circle = static.sub(X1, after=[first])
@@ -200,7 +200,7 @@ async def test_a_plan_that_cannot_be_put_in_an_order_is_refused_at_the_call() ->
 
 @asynchronous
 async def test_an_oversized_plan_is_refused_at_the_call() -> None:
-    async with cast() as (overlay, e, _, _):
+    async with dispatching_clients() as (overlay, e, _, _):
         before = tables(overlay)
 
         def many(tx: Transaction) -> None:
@@ -222,11 +222,11 @@ async def _refused(client: Any, do: Callable[[Transaction], Any], words: str) ->
 @pytest.mark.parametrize("engine", DECIDED)
 @asynchronous
 async def test_a_tcm_that_nobody_receives(engine: str) -> None:
-    async with cast() as players:
+    async with dispatching_clients() as players:
         await _unheard(engine, players)
 
 
-async def _unheard(engine: str, players: Cast) -> None:
+async def _unheard(engine: str, players: DispatchingClients) -> None:
     overlay, e, d, _ = players
     await d.unsubscribe(X1)
     before = tables(overlay)
