@@ -8,9 +8,11 @@ client, its life and a number name a publication or a transaction for good.
 
 The tick is the broker's time in milliseconds, but always above the tick of every life that the
 broker has issued or seen. Every join is flooded, so a client that comes back gets a higher life
-than before, also when a clock is behind or was set back. The salt is 20 random bits of the broker
-process. A broker that was restarted and has seen nothing yet repeats a life only if its clock shows
-the same millisecond once more and it draws the same salt.
+than before, also when a clock is behind or was set back. Ticks that are too far ahead to be a time
+(`TICK_LIMIT`) are not followed: one broker that is wrong must not use up the lives of all others.
+The salt is 20 random bits of the broker process. A broker that was restarted and has seen nothing
+yet repeats a life only if its clock shows the same millisecond once more and it draws the same
+salt.
 
 In text a life is its tick and, after a dot, its salt if there is one, in base 36: the publication
 `E:mfq0zk3p.b7c1:17` is number 17 of that life of E. Names of clients may contain colons, so these
@@ -29,6 +31,10 @@ SALT_BITS = 20
 
 #: Lives are below this, so that they are 64-bit integers wherever they travel.
 LIFE_LIMIT = 1 << 63
+
+#: Ticks of other brokers are followed up to here, the year 2109; what is above is left for the
+#: lives that this broker issues itself.
+TICK_LIMIT = LIFE_LIMIT >> SALT_BITS + 1
 
 #: The longest texts of a life and of a number that are read; they may come from anywhere.
 _LIFE_DIGITS = 16
@@ -63,7 +69,9 @@ class Lives:
         """
         if not 0 <= life < LIFE_LIMIT:
             raise ProtocolError(f"invalid life {life}")
-        self._tick = max(self._tick, life >> SALT_BITS)
+        tick = life >> SALT_BITS
+        if tick < TICK_LIMIT:
+            self._tick = max(self._tick, tick)
 
 
 def name_text(client: str, life: int, number: int) -> str:

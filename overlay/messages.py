@@ -15,14 +15,22 @@ This module knows the shapes only: no routing, no transport, no transaction.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, NewType, TypeAlias
+from typing import Annotated, Any, Literal, NewType, TypeAlias
 
 import msgspec
 
 from overlay.filters import Filter, Value
 
+#: The length of the longest name of a client or a broker.
+NAME_LIMIT = 64
+
 #: What a client may be called; a name stands in tables, traces and error messages.
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.:-]{{0,{NAME_LIMIT - 1}}}")
+
+#: What names and numbers may be at all: whatever else a message has in their place does not decode.
+#: Only the length of a name is checked here; whether it is one, where a client joins.
+NameText: TypeAlias = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 BrokerName = NewType("BrokerName", str)
 ClientName = NewType("ClientName", str)
@@ -35,9 +43,10 @@ Run: TypeAlias = tuple[tuple[Hop, ...], int]
 
 #: One version of the routing state, by the transaction that made it: its coordinator, which life of
 #: that, and a number (`overlay.identity`). Otherwise opaque to the overlay.
-Version: TypeAlias = tuple[str, int, int]
+Version: TypeAlias = tuple[NameText, Natural, Natural]
 
-PROTOCOL_VERSION = 1
+#: Raised with every change that an older broker or client would not understand.
+PROTOCOL_VERSION = 2
 
 Kind: TypeAlias = Literal["adv", "uadv", "sub", "usub"]
 
@@ -65,23 +74,23 @@ class Pub(Message, frozen=True, array_like=True, gc=False, tag=1):
     hidden: tuple[Version, ...] = ()
     #: Which life of the client it belongs to: (client, life, seq) names the publication for good.
     #: If the client leaves it at 0, its edge broker fills it in.
-    life: int = 0
+    life: Natural = 0
 
 
 class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
     """(Un-)subscribing or (un-)advertising; answered by `Done` when it is where it has to go."""
 
-    req: int
+    req: Natural
     kind: Kind
-    client: str
+    client: NameText
     #: Numbers the client's operations in its own order: of those that contain a point, the last
     #: decides. Given by the edge broker, in the order of arrival.
-    seq: int
+    seq: Natural
     filter: Filter
     #: Whether the receiver keeps the operation as a table entry. Decided by the edge broker.
     store: bool = True
     #: Numbers of this client's earlier entries that are obsolete. Decided by the edge broker.
-    drop: tuple[int, ...] = ()
+    drop: tuple[Natural, ...] = ()
     #: Of a subscription: whether it is for events only, and not for what asks its client to act.
     events: bool = False
 
@@ -93,20 +102,20 @@ class Operation(Message, frozen=True, array_like=True, gc=False, tag=2):
 class Join(Message, frozen=True, array_like=True, gc=False, tag=3):
     """A client has come to the broker `edge`; flooded, answered by `Done`."""
 
-    req: int
-    client: str
-    edge: str
+    req: Natural
+    client: NameText
+    edge: NameText
     #: Issued by the edge broker, which answers its client with it (`overlay.identity`).
-    life: int = 0
+    life: Natural = 0
 
 
 class Leave(Message, frozen=True, array_like=True, gc=False, tag=4):
     """A client has gone, and its entries with it; flooded, answered by `Done`."""
 
-    req: int
-    client: str
-    edge: str
-    life: int = 0
+    req: Natural
+    client: NameText
+    edge: NameText
+    life: Natural = 0
 
 
 class Done(Message, frozen=True, array_like=True, gc=False, tag=5):
@@ -153,8 +162,8 @@ class Report(Message, frozen=True, array_like=True, gc=False, tag=9):
 class Reachability(Message, frozen=True, array_like=True, gc=False, tag=10):
     """A broker has lost a neighbour or found it again; flooded to the brokers in reach."""
 
-    broker: str
-    neighbour: str
+    broker: NameText
+    neighbour: NameText
     up: bool
 
 

@@ -252,11 +252,18 @@ class Broker(WaitingOperations):
     def _reported(self, source: Hop, report: Reachability, now: float) -> list[Effect]:
         if source not in self.routing.neighbours:
             raise ProtocolError(f"{source} is no neighbour of {self.name}")
-        if not all(map(NAME_PATTERN.fullmatch, (report.broker, report.neighbour))):
-            raise ProtocolError(f"{source} reports on what is no broker")
+        for name in (report.broker, report.neighbour):
+            self._check_behind(source, name)
         if not self.reach.take(source, report):
             return []
         return [*self._tell_others(source, report), *self.release(now)]
+
+    def _check_behind(self, source: Hop, name: str) -> None:
+        """Raises ProtocolError if there can be no broker of that name behind a neighbour."""
+        if not NAME_PATTERN.fullmatch(name):
+            raise ProtocolError(f"invalid broker name {name!r} from {source}")
+        if name == self.name or (name != source and Hop(name) in self.routing.neighbours):
+            raise ProtocolError(f"{source} speaks of {name}, which is not behind it")
 
     def _tell_others(self, source: Hop, *reports: Reachability) -> list[Effect]:
         others = tuple(hop for hop in self.routing.neighbours if hop != source)
@@ -320,6 +327,12 @@ class Broker(WaitingOperations):
         return len(messages)
 
     def _published(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
+        if self.trace and not is_client(source):
+            # A neighbour vouches for what it forwards; but a record can tell only what is right.
+            try:
+                check_point(pub.point)
+            except FilterError as error:
+                raise ProtocolError(f"{source} forwarded an invalid publication: {error}") from None
         return [] if self._wait_behind(source, pub) else self._publish(source, pub, now)
 
     def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
@@ -331,12 +344,6 @@ class Broker(WaitingOperations):
             life = self.life_of(source)
             if self.versions.stamp or pub.life != life:
                 pub = msgspec.structs.replace(pub, hidden=self.versions.stamp, life=life)
-        elif self.trace:
-            # A neighbour vouches for what it gives on; but a record can tell only what is right.
-            try:
-                check_point(pub.point)
-            except FilterError as error:
-                raise ProtocolError(f"{source} gives on what is no publication: {error}") from None
         hops = _without(source, self.routing.prt.hops(pub.point, view))
         if self.trace:
             return self.record_publication(source, pub, now, hops, view)
@@ -524,6 +531,9 @@ class Broker(WaitingOperations):
         else:
             if source not in self.routing.srt:
                 raise ProtocolError(f"{source} is no neighbour of {self.name}")
+            if not NAME_PATTERN.fullmatch(client):
+                raise ProtocolError(f"invalid client name {client!r} from {source}")
+            self._check_behind(source, join.edge)
             edge, life = BrokerName(join.edge), join.life
             self.lives.saw(life)
         effects: list[Effect] = []
@@ -653,6 +663,8 @@ class Broker(WaitingOperations):
         return service.receive(source, message.body, now)
 
     def _inspect(self, source: Hop, inspect: Inspect, now: float) -> list[Effect]:
+        if is_client(source) or source in self.routing.neighbours:
+            raise ProtocolError(f"{source} is no operator, and may not inspect {inspect.what!r}")
         if inspect.what == "tables":
             body: Any = page(self.routing, self.versions.view(), inspect.argument)
         elif (service := self.service(inspect.what)) is not None:

@@ -82,8 +82,7 @@ class Reception:
     def _check(self, hello: Hello) -> None:
         if hello.version != PROTOCOL_VERSION:
             raise ProtocolError(
-                f"{self._name} speaks version {PROTOCOL_VERSION} of the protocol, "
-                f"not {hello.version}"
+                f"protocol version {hello.version}: {self._name} speaks version {PROTOCOL_VERSION}"
             )
         if not hmac.compare_digest(hello.secret.encode(), self._settings.secret.encode()):
             raise Unauthorized(f"the secret is not the one of {self._name}'s overlay")

@@ -48,6 +48,7 @@ from overlay.messages import (
     client_hop,
 )
 from overlay.trace import Record
+from overlay.wire.codec import check_room
 from overlay.wire.frames import BROKER_FRAME_LIMIT, FrameTooLarge, pack
 from overlay.wire.link import ACK_DELAY_S, Opening
 
@@ -386,6 +387,7 @@ class Host:
                     break
                 message, frame = messages[at], frames[at]
                 try:
+                    check_room(message, len(frame))
                     effects = self._core.receive(hop, message, now)
                 except PeerError as error:
                     self._expel(peer, error)

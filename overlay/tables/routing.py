@@ -120,7 +120,7 @@ class Routing:
         does what comes from where its client is not: a client of the same name has come elsewhere,
         while a link was down, and may have gone again; the brokers that say this will hear of it.
 
-        Raises ProtocolError for an entry that came from elsewhere.
+        Raises ProtocolError for an entry that came from elsewhere, or that is dropped twice.
         """
         home = self.crt.get(ClientName(operation.client))
         if home is None or home.hop != source:
@@ -234,6 +234,8 @@ class Routing:
 
     @staticmethod
     def _dropped(space: Space, source: Hop, operation: Operation, scope: Scope) -> list[Entry]:
+        if len(set(operation.drop)) < len(operation.drop):
+            raise ProtocolError(f"{source} drops an entry of {operation.client} twice")
         dropped: list[Entry] = []
         for seq in operation.drop:
             entry = space.get(operation.client, seq, scope.view)

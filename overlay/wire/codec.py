@@ -18,6 +18,16 @@ from overlay.messages import AnyMessage, AnySignal, Message, Signal
 #: would delay everything behind it on the link.
 FRAME_LIMIT = 1 << 20
 
+#: The largest frame that a broker writes. It has to be more than a client may write: an edge broker
+#: adds to an operation what it makes obsolete (up to ENTRIES_PER_CLIENT numbers of five bytes), and
+#: must not fail where the client made no mistake.
+BROKER_FRAME_LIMIT = 8 * FRAME_LIMIT
+
+#: A broker encodes anew what it passes on. Request numbers may become longer, and a float that came
+#: in four bytes goes in eight. So this much has to be left of the limit when all is in its longest
+#: form; what is smaller than a half of the limit need not be looked at.
+RELAY_ROOM = 1024
+
 #: What msgspec raises; RecursionError for deeply nested garbage.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 
@@ -51,13 +61,25 @@ class StructCodec(Generic[T]):
     def decode(self, data: bytes | memoryview | msgspec.Raw) -> T:
         """The struct in the data.
 
-        Raises ProtocolError if the data is invalid.
+        Raises ProtocolError if the data is invalid, or cannot be passed on.
         """
+        size = memoryview(data).nbytes
         try:
-            return self._decoder.decode(data)
+            value = self._decoder.decode(data)
         except UNDECODABLE as error:
-            size = memoryview(data).nbytes
             raise ProtocolError(f"undecodable frame of {size} bytes: {error}") from None
+        self.check_room(value, size)
+        return value
+
+    def check_room(self, value: T, size: int) -> None:
+        """Raises ProtocolError if a value that came in so many bytes cannot be passed on."""
+        if size > BROKER_FRAME_LIMIT // 2:
+            needed = len(self.encode(value)) + RELAY_ROOM
+            if needed > BROKER_FRAME_LIMIT:
+                raise ProtocolError(
+                    f"a {type(value).__name__} of {size} bytes cannot be passed on: it needs "
+                    f"{needed} bytes, the limit is {BROKER_FRAME_LIMIT}"
+                )
 
 
 _frames: StructCodec[AnyMessage | AnySignal] = StructCodec(AnyMessage | AnySignal)
@@ -76,3 +98,6 @@ decode_message = StructCodec[AnyMessage](AnyMessage).decode
 
 #: As `decode`, for decoding many frames at once: raises one of `UNDECODABLE`.
 decode_unguarded = _frames.decode_unguarded
+
+#: Raises ProtocolError if a message or signal that came in so many bytes cannot be passed on.
+check_room = _frames.check_room

@@ -14,7 +14,7 @@ from struct import Struct
 
 from overlay.errors import FrameTooLarge, ProtocolError
 from overlay.messages import Message, Signal
-from overlay.wire.codec import FRAME_LIMIT, encode
+from overlay.wire.codec import BROKER_FRAME_LIMIT, FRAME_LIMIT, encode
 
 __all__ = [
     "BROKER_FRAME_LIMIT",
@@ -28,11 +28,6 @@ __all__ = [
 
 _PREFIX = Struct("!I")
 PREFIX_SIZE = _PREFIX.size
-
-#: The largest frame that a broker writes. It has to be more than a client may write: an edge broker
-#: adds to an operation what it makes obsolete (up to ENTRIES_PER_CLIENT numbers of five bytes), and
-#: must not fail where the client made no mistake.
-BROKER_FRAME_LIMIT = 8 * FRAME_LIMIT
 
 #: The largest first frame: a hello, of names, a secret and a number, or a goodbye with its reason.
 #: Anyone who can connect may send one, so it is far smaller than what a known peer may send.

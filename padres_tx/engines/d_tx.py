@@ -336,6 +336,8 @@ class DTx(Dynamic):
     def _fence(self, source: Hop, fence: Fence, now: float) -> list[Effect]:
         tx = self.txs.get(fence.tx)
         if tx is None:
+            if refused := self.not_begun(source, fence):
+                return refused
             effects = self.time_limit(fence.tx, fence.deadline_s)
             tx = self.add(fence.tx, fence.age, source, now)
             tx.deadline_at = now + fence.deadline_s
@@ -358,6 +360,8 @@ class DTx(Dynamic):
         tx = self.txs.get(fenced.tx)
         if tx is None or tx.id not in self._fences:
             return []
+        self.check_phase(source, tx, fenced)
+        self.check_awaited(source, tx, fenced)
         tx.awaited.discard(source)
         return self._fences_again(now)
 

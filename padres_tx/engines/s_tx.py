@@ -75,7 +75,7 @@ from padres_tx.client_messages import (
 )
 from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol import inspection, static_state
-from padres_tx.protocol.broker_messages import Answer, Ask, Between
+from padres_tx.protocol.broker_messages import Answer, Ask, Between, shortened
 from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.planning import Planning
 from padres_tx.protocol.questions import Questions
@@ -121,11 +121,11 @@ class STx(Planning):
             case UnreadPlan():
                 return self._plan(source, message, now)
             case Admitted():
-                return self._admitted(source, message, now)
+                return self._answered(source, message, now)
             case Decide():
                 return self._decide(source, message, now)
             case Complete():
-                return self._complete(source, message, now)
+                return self._told_complete(source, message, now)
             case Decided():
                 return self._decided(source, message, now)
             case Settled():
@@ -262,10 +262,19 @@ class STx(Planning):
             # When it is decided, the steps that are not read yet are read in its turn.
             return self._prepare(tx, now) if not tx.queued else Worked([])
         except ProtocolError as error:  # It has been forwarded; who sent it cannot be trusted.
+            self._give_up(tx)
             effects: list[Effect] = [Close(tx.upstream, error.code, str(error))]
             if tx.at_edge:
                 effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
             return Worked(effects)
+
+    def _give_up(self, tx: Tx) -> None:
+        """Know nothing of a plan any more that cannot be carried out. No client of this broker is
+        in it: their edge broker reads a plan before it answers."""
+        if self.txs.get(tx.id) is tx:
+            self._drop(tx)
+        self.reserved.release(tx.id)
+        self._stop_spreading(tx)
 
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:
         return inspection.answer(
@@ -324,11 +333,14 @@ class STx(Planning):
             return self._send((source,), Decided(decide.tx))
         if not tx.open or tx.upstream != source:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
+        if decide.committed and tx.unanswered:
+            raise ProtocolError(f"{source} commits {tx_text(tx.id)} before all have answered")
         return self.spread(tx, decide, now)
 
     def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
+        decide = msgspec.structs.replace(decide, reason=shortened(decide.reason))
         self._stop_admitting(tx)
         tx.status = "committed" if decide.committed else "aborted"
         tx.ended = self.ended.add(
@@ -403,6 +415,7 @@ class STx(Planning):
             effects, units, more = self._prepare(tx, now)
             if more:
                 return Worked(effects, units, more)
+            self.check_complete(tx)  # What came before the steps were read could not be compared.
         tx.arm()
         tx.running = True
         while tx.ready and (units < self.broker.slice or not tx.long):
@@ -485,6 +498,14 @@ class STx(Planning):
             return self._acknowledge(tx, now)
         return self._complete(Hop(""), Complete(tx.id, at), now)
 
+    def _told_complete(self, source: Hop, complete: Complete, now: float) -> list[Effect]:
+        tx = self.txs.get(complete.tx)
+        if tx is not None and source not in tx.span:
+            return []
+        if tx is not None and tx.open:
+            raise ProtocolError(f"{source} completed a step of {tx_text(tx.id)}, not decided")
+        return self._complete(source, complete, now)
+
     def _complete(self, source: Hop, complete: Complete, now: float) -> list[Effect]:
         tx = self.txs.get(complete.tx)
         if tx is None or tx.status == "aborted":
@@ -492,8 +513,7 @@ class STx(Planning):
         if not 0 <= complete.step < len(tx.unread):
             raise ProtocolError(f"{source} completed step {complete.step}, which is not there")
         tx.handle(complete.step)
-        effects = self._send(self._beyond(tx, source), complete)
-        return effects if tx.open else effects + self.carry_on(tx, now)
+        return [*self._send(self._beyond(tx, source), complete), *self.carry_on(tx, now)]
 
     def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
         """Hand a publication to this broker's clients, and to brokers outside the span; to the
@@ -610,8 +630,7 @@ class STx(Planning):
             self.ended.keep(tx.ended, now)  # From here on nothing else tells of it.
         if tx.status == "aborted":
             return []
-        for operation in tx.operations.values():
-            self._spreading.pop((operation.client, operation.seq), None)
+        self._stop_spreading(tx)
         effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
         if tx.long:
             for routed in tx.kept:
@@ -620,6 +639,10 @@ class STx(Planning):
         if tx.at_edge:
             effects.append(self._tell(tx.upstream, Applied(tx.id)))
         return effects + self.broker.settled(now)
+
+    def _stop_spreading(self, tx: Tx) -> None:
+        for operation in tx.operations.values():
+            self._spreading.pop((operation.client, operation.seq), None)
 
     # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
 

@@ -104,15 +104,19 @@ from padres_tx.protocol import inspection
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Between
 from padres_tx.protocol.compensation import Undo, reserved_by_others
-from padres_tx.protocol.dynamic_messages import Acked, Decide, Decided, Doom, Init, Op, codec
+from padres_tx.protocol.dynamic_messages import Acked, Decide, Decided, Doom, Fence, Init, Op, codec
 from padres_tx.protocol.dynamic_state import YES, Frame, OpTask, Tx, Verdict
 from padres_tx.protocol.outcomes import REUSED
 from padres_tx.protocol.tcm_routes import tcm_routes
-from padres_tx.protocol.two_phase import TwoPhaseCommit
+from padres_tx.protocol.two_phase import TwoPhaseCommit, cannot_begin
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S, LossCounts, LossRecord
 
 #: What the author of an engine needs from here.
 __all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
+
+#: Ages of other brokers' transactions are counted on from up to here; what is above is left for
+#: those that begin at this broker, so that one broker that is wrong does not use up all numbers.
+AGE_LIMIT = 1 << 62
 
 #: Operations that one frame may have queued at its edge broker.
 FRAME_LIMIT = 10_000
@@ -344,7 +348,7 @@ class Dynamic(TwoPhaseCommit):
     def _begin(self, source: Hop, begin: Begin, now: float) -> list[Effect]:
         known = self.txs.get(begin.tx)
         own = source[1:], self.broker.life_of(source)
-        if begin.tx[:2] != own or (known is not None and known.open):
+        if begin.tx[:2] != own or (known is not None and known.open and known.upstream == source):
             raise ProtocolError(f"{source} cannot begin {tx_text(begin.tx)}")
         if known is not None or self.outcome(begin.tx, now) is not None:
             return [self.tell(source, Ended(begin.tx, False, "refused", REUSED))]
@@ -398,14 +402,25 @@ class Dynamic(TwoPhaseCommit):
             return self.send((source,), Doom(init.tx, "refused", REUSED))
         effects: list[Effect] = []
         if tx is None:
+            if refused := self.not_begun(source, init):
+                return refused
             effects += self.time_limit(init.tx, init.deadline_s)
             tx = self.add(init.tx, init.age, source, now)
         self.begun(tx, init.undecided)
         effects += self._trace("begin", tx, now)
         return effects + self.send(self.others(tx), init)
 
+    def not_begun(self, source: Hop, begin: Init | Fence) -> list[Effect]:
+        """Refuse a neighbour's transaction if it cannot begin here; otherwise nothing.
+
+        Raises ProtocolError if it is one of this broker's own clients.
+        """
+        reason = cannot_begin(self.broker, source, begin.tx, len(self.txs))
+        return self.send((source,), Doom(begin.tx, "refused", reason)) if reason else []
+
     def add(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
-        self._clock = max(self._clock, age)
+        if age < AGE_LIMIT:
+            self._clock = max(self._clock, age)
         tx = self.txs[tx_id] = Tx(tx_id, age, source, now)
         return tx
 
@@ -562,11 +577,16 @@ class Dynamic(TwoPhaseCommit):
         tx = self.txs.get(op.tx)
         if tx is None or not tx.open:
             return self.came_late(source, op.operation, now) if op.operation is not None else []
+        self.check_phase(source, tx, op)
         task = OpTask(tx, source, op.req, to=op.to)
         if op.operation is not None:
             return self.apply(tx, source, op.operation, task, now)
         if op.pub is None:
             raise ProtocolError("an operation message without an operation")
+        try:
+            check_point(op.pub.point)
+        except FilterError as error:
+            raise ProtocolError(f"{source} forwarded an invalid publication: {error}") from None
         return self._publish(tx, source, op.pub, task, now, tcm=op.tcm)
 
     def carry_out(

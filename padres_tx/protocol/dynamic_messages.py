@@ -6,17 +6,23 @@ up.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from overlay.messages import Operation, Pub
+import msgspec
+
+from overlay.messages import NameText, Natural, Operation, Pub
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, TxID
-from padres_tx.protocol.broker_messages import Answer, Ask, Between
+from padres_tx.protocol.broker_messages import Answer, Ask, Between, CodeText, ReasonText
+
+#: Clients that have finished a tcm, at most: more than any overlay has, and the sum over all
+#: neighbours is still a number that fits in a message.
+ReceiverCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
     tx: TxID
-    age: int
+    age: Natural
     #: What the coordinator's edge broker has voted for and does not know decided: it is not in the
     #: snapshot.
     undecided: tuple[TxID, ...] = ()
@@ -27,19 +33,19 @@ class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
 class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
     #: Answered by Acked with this number; 0 if nobody waits for an answer.
-    req: int
+    req: Natural
     operation: Operation | None = None
     pub: Pub | None = None
     tcm: bool = False
     #: The clients behind the receiver that a tcm has to reach, and only these; empty for all.
-    to: tuple[str, ...] = ()
+    to: tuple[NameText, ...] = ()
 
 
 class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
     tx: TxID
-    req: int
+    req: Natural
     #: How many clients have finished what a tcm asked of them.
-    receivers: int = 0
+    receivers: ReceiverCount = 0
 
 
 class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
@@ -48,18 +54,18 @@ class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
 
 class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
     tx: TxID
-    code: str = ""
-    reason: str = ""
+    code: CodeText = ""
+    reason: ReasonText = ""
     #: The client whose transaction or operation it has lost to, if one is known.
-    to: str = ""
+    to: NameText = ""
 
 
 class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
     tx: TxID
     committed: bool
-    code: str = ""
-    reason: str = ""
-    to: str = ""
+    code: CodeText = ""
+    reason: ReasonText = ""
+    to: NameText = ""
 
 
 class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
@@ -72,16 +78,16 @@ class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
 
 class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
     tx: TxID
-    code: str
-    reason: str
-    to: str = ""
+    code: CodeText
+    reason: ReasonText
+    to: NameText = ""
 
 
 class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
     """Give way to this transaction, which is about to begin; answered by Fenced."""
 
     tx: TxID
-    age: int
+    age: Natural
     #: As in Init.
     deadline_s: float = 0.0
 

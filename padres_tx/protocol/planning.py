@@ -18,6 +18,7 @@ from overlay.broker.engine import Engine
 from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
+from overlay.filters import check_point
 from overlay.messages import ClientName, Hop, Operation, client_hop, is_client
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
@@ -34,6 +35,7 @@ from padres_tx.client_messages import (
 )
 from padres_tx.protocol import static_state
 from padres_tx.protocol.admission import ClientWords, Conflict, in_order
+from padres_tx.protocol.broker_messages import shortened
 from padres_tx.protocol.compensation import Reservations, Undo, reserved_by_others
 from padres_tx.protocol.outcomes import REUSED, Outcomes
 from padres_tx.protocol.static_state import (
@@ -46,7 +48,7 @@ from padres_tx.protocol.static_state import (
     UnreadPlan,
     UnreadSubmit,
 )
-from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
+from padres_tx.protocol.two_phase import OVERDUE_AFTER_S, cannot_begin
 
 #: Attributes that the filters and points of one plan may name, and receivers of its tcms, ten for
 #: each of the most steps: a client is told all of its filters at once, which takes some
@@ -90,10 +92,12 @@ class Planning(Engine):
 
     def _submit(self, source: Hop, submit: UnreadSubmit, now: float) -> list[Effect]:
         client = source[1:]
-        if submit.tx[:2] != (client, self.broker.life_of(source)) or submit.tx in self.txs:
+        known = self.txs.get(submit.tx)
+        is_own = submit.tx[:2] == (client, self.broker.life_of(source))
+        if not is_own or (known is not None and known.upstream == source):
             raise ProtocolError(f"{source} cannot begin {tx_text(submit.tx)}")
         reason = ""
-        if self.ended.get(submit.tx, now) is not None:
+        if known is not None or self.ended.get(submit.tx, now) is not None:
             reason = REUSED
         elif len(self.txs) >= TX_LIMIT:
             reason = f"{self.broker.name} knows {TX_LIMIT} transactions already"
@@ -113,6 +117,11 @@ class Planning(Engine):
             raise ProtocolError(f"{source} sent a plan of {len(plan.steps)} steps")
         if not 0 <= plan.deadline_s <= DEADLINE_LIMIT_S or plan.tx[0] not in plan.edges:
             raise ProtocolError(f"{source} has no such plan to forward: {tx_text(plan.tx)}")
+        if plan.tx in self.txs:
+            raise ProtocolError(f"{source} sent the plan of {tx_text(plan.tx)} twice")
+        if reason := cannot_begin(self.broker, source, plan.tx, len(self.txs)):
+            refused = Admitted(plan.tx, self.broker.name, {}, code="refused", reason=reason)
+            return self._send((source,), refused)
         tx = self._new(plan.tx, plan.steps, plan.edges, plan.deadline_s, source, now)
         effects = self._announce(tx, now)
         return effects + self._begin(tx, now)
@@ -168,7 +177,7 @@ class Planning(Engine):
         try:
             step = static_state.steps.decode(tx.unread[len(tx.steps)])
         except ProtocolError:
-            del self.txs[tx.id]
+            self._drop(tx)
             raise
         named = len(step.filter.predicates) if step.filter is not None else 0
         named += len(step.point) if step.point is not None else 0
@@ -182,7 +191,9 @@ class Planning(Engine):
     def _have_read(self, tx: Tx, now: float) -> list[Effect]:
         """All steps are known: put them in order; a client's plan is announced now."""
         order: list[int] = []
-        reason = self._impossible(tx)
+        code, reason = "refused", self._impossible(tx)
+        if not reason and (reason := _invalid_point(tx)):
+            code = FilterError.code
         if not reason:
             found = in_order(tx.steps)
             if found is None:
@@ -192,21 +203,30 @@ class Planning(Engine):
             else:
                 order = found
         if reason:
-            del self.txs[tx.id]
+            self._drop(tx)
             if not tx.at_edge:
                 raise ProtocolError(f"{tx.upstream} sent a plan that cannot be: {reason}")
-            return self._not_begun(tx, Refusal("refused", reason))
-        tx.order = order
-        if not tx.at_edge:
-            return []
+            return self._not_begun(tx, Refusal(code, reason))
         asked = [name for step in tx.steps for name in (step.client, *step.receivers)]
         clients = dict.fromkeys([*tx.edges, *asked])
+        if not tx.at_edge:
+            if len(clients) > len(tx.edges):
+                self._drop(tx)
+                raise ProtocolError(f"{tx.upstream} sent a plan of clients without their brokers")
+            tx.order = order
+            return []
+        tx.order = order
         unknown = [name for name in clients if ClientName(name) not in self.routing.crt]
         if unknown:
             del self.txs[tx.id]
             return self._not_begun(tx, Refusal("left", f"{', '.join(unknown)} not connected"))
         tx.edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
         return self._announce(tx, now)
+
+    def _drop(self, tx: Tx) -> None:
+        """Know nothing of a plan any more that cannot be carried out."""
+        self._stop_admitting(tx)
+        del self.txs[tx.id]
 
     def _not_begun(self, tx: Tx, refusal: Refusal) -> list[Effect]:
         """Tell the coordinator that its plan is not begun; nobody else knows of it."""
@@ -238,6 +258,7 @@ class Planning(Engine):
             span.add(tx.upstream)
         tx.span = tuple(hop for hop in self.routing.neighbours if hop in span)
         tx.unanswered = set(tx.edges.values())
+        tx.towards = {str(home.edge): home.hop for home in homes.values() if home}
         effects = self._trace("begin", tx, now)
         plan = UnreadPlan(tx.id, tx.unread, tx.edges, tx.deadline_s)
         effects += self._send(self._beyond(tx, tx.upstream), plan)
@@ -265,7 +286,7 @@ class Planning(Engine):
         """Vote no on behalf of this broker's clients."""
         self._stop_admitting(tx)
         self.reserved.release(tx.id)
-        answer = Admitted(tx.id, self.broker.name, {}, {}, *refusal)
+        answer = Admitted(tx.id, self.broker.name, {}, {}, refusal.code, shortened(refusal.reason))
         return self._admitted(Hop(""), answer, now)
 
     def _stop_admitting(self, tx: Tx) -> None:
@@ -343,6 +364,47 @@ class Planning(Engine):
             if engine.reserves(undo.source, undo.operation):
                 raise Conflict(f"a {name} transaction has precedence after many losses")
 
+    def _answered(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
+        """A neighbour sends the answer of an edge broker behind it.
+
+        Raises ProtocolError if that is none.
+        """
+        tx = self.txs.get(admitted.tx)
+        if tx is None or not tx.open:
+            return []
+        if not admitted.code:
+            self._check_answer(source, tx, admitted)
+        elif admitted.operations or admitted.numbers:
+            raise ProtocolError(f"{source} refuses {tx_text(tx.id)} and admits steps of it")
+        return self._admitted(source, admitted, now)
+
+    def _check_answer(self, source: Hop, tx: Tx, admitted: Admitted) -> None:
+        edge, name = admitted.edge, tx_text(tx.id)
+        if edge not in tx.unanswered or tx.towards.get(edge, source) != source:
+            raise ProtocolError(f"{source} answers for {edge} in {name}, which it may not")
+        for at in (*admitted.operations, *admitted.numbers):
+            if at >= len(tx.unread):
+                raise ProtocolError(f"{source} admits step {at} of {name}, which is not there")
+        for operation in admitted.operations.values():
+            if tx.edges.get(operation.client) != edge:
+                raise ProtocolError(f"{edge} admits a step of {operation.client} in {name}")
+
+    def check_complete(self, tx: Tx, edge: str = "") -> None:
+        """Raises ProtocolError if a step was not admitted by its edge broker, or not as it is; all
+        steps have to be read. With `edge` only those of that broker's clients are looked at."""
+        for at, step in enumerate(tx.steps):
+            if edge and tx.edges[step.client] != edge:
+                continue
+            done = tx.operations.get(at)
+            if step.kind in ("pub", "tcm"):
+                admitted = at in tx.numbers and done is None
+            else:
+                admitted = done is not None and (
+                    (done.client, done.kind, done.filter) == (step.client, step.kind, step.filter)
+                )
+            if not admitted:
+                raise ProtocolError(f"step {at} of {tx_text(tx.id)} was not admitted")
+
     def _admitted(self, source: Hop, admitted: Admitted, now: float) -> list[Effect]:
         tx = self.txs.get(admitted.tx)
         if tx is None or not tx.open:
@@ -352,7 +414,9 @@ class Planning(Engine):
         for operation in admitted.operations.values():
             tx.footprint.operation(operation)
             tx.entries.update((operation.client, seq) for seq in (operation.seq, *operation.drop))
-        if not admitted.more:
+        if not admitted.more and not admitted.code:
+            if tx.order:
+                self.check_complete(tx, admitted.edge)
             tx.unanswered.discard(admitted.edge)
         effects = self._send(self._beyond(tx, source), admitted)
         if tx.at_edge and (admitted.code or not tx.unanswered):
@@ -384,3 +448,14 @@ class Planning(Engine):
                 kind, now, None, tx.upstream, tx.span, tx=name, engine=self.name, outcome=outcome
             )
         ]
+
+
+def _invalid_point(tx: Tx) -> str:
+    """Why a publication of a plan is none, if so."""
+    for step in tx.steps:
+        if step.kind in ("pub", "tcm"):
+            try:
+                check_point(step.point)
+            except FilterError as error:
+                return f"a {step.kind} of {step.client}: {error}"
+    return ""

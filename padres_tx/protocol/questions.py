@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from overlay.broker.core import Broker
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
@@ -34,7 +36,7 @@ from padres_tx.client_messages import (
     to_client,
     tx_text,
 )
-from padres_tx.protocol.broker_messages import Answer, Ask, asking
+from padres_tx.protocol.broker_messages import Answer, Ask, asking, shortened
 from padres_tx.protocol.outcomes import OUTCOME_AGE_S, EndedTx, Outcomes
 
 #: Questions that clients and neighbours may have open at a broker.
@@ -230,6 +232,7 @@ class Questions:
         if is_client(asker):
             told = Outcome(answer.tx, answer.status, answer.code, answer.reason)
             return self._say((asker,), to_client.encode(told))
+        answer = msgspec.structs.replace(answer, reason=shortened(answer.reason))
         return self._say((asker,), asking.encode(answer))
 
     def _say(self, hops: tuple[Hop, ...], body: bytes) -> list[Effect]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from overlay.identity import name_text
-from overlay.messages import Hop, Operation, Pub, is_client
+from overlay.messages import Hop, NameText, Natural, Operation, Pub, is_client
 from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, Step, Submit, TransactionMessage, TxID
 from padres_tx.protocol.admission import ClientWords
-from padres_tx.protocol.broker_messages import Answer, Ask, Between
+from padres_tx.protocol.broker_messages import Answer, Ask, Between, CodeText, ReasonText
 from padres_tx.protocol.outcomes import EndedTx
 
 
@@ -26,7 +26,7 @@ class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
     tx: TxID
     steps: tuple[Step, ...]
     #: The edge broker of each client, as the coordinator's edge broker knows it.
-    edges: dict[str, str]
+    edges: dict[NameText, NameText]
     #: The time that it has; an edge broker that is cut off tells its clients then. 0: any.
     deadline_s: float = 0.0
 
@@ -38,12 +38,12 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     """
 
     tx: TxID
-    edge: str
-    operations: dict[int, Operation]
+    edge: NameText
+    operations: dict[Natural, Operation]
     #: The life and number of each publication of these clients, by position.
-    numbers: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    code: str = ""
-    reason: str = ""
+    numbers: dict[Natural, tuple[Natural, Natural]] = msgspec.field(default_factory=dict)
+    code: CodeText = ""
+    reason: ReasonText = ""
     #: Whether there are parts to come.
     more: bool = False
 
@@ -51,8 +51,8 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
 class Decide(Between, frozen=True, array_like=True, gc=False, tag=52):
     tx: TxID
     committed: bool
-    code: str = ""
-    reason: str = ""
+    code: CodeText = ""
+    reason: ReasonText = ""
 
 
 class Complete(Between, frozen=True, array_like=True, gc=False, tag=53):
@@ -95,7 +95,7 @@ class UnreadPlan(Between, frozen=True, array_like=True, gc=False, tag=50):
 
     tx: TxID
     steps: tuple[msgspec.Raw, ...]
-    edges: dict[str, str]
+    edges: dict[NameText, NameText]
     deadline_s: float = 0.0
 
 
@@ -162,8 +162,9 @@ class Tx:
         self.status = "planned"
         #: The neighbours in the span, the upstream one included.
         self.span: tuple[Hop, ...] = ()
-        #: The edge brokers that have not answered yet.
+        #: The edge brokers that have not answered yet, and the hop that leads to each.
         self.unanswered: set[str] = set()
+        self.towards: dict[str, Hop] = {}
         self.operations: dict[int, Operation] = {}
         self.numbers: dict[int, tuple[int, int]] = {}
         #: The entries that the operations bring or drop, by client and number.

@@ -49,9 +49,10 @@ from overlay.broker.engine import Engine
 from overlay.broker.requests import Tasks
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
-from overlay.messages import ClientName, Hop
+from overlay.messages import ClientName, Hop, is_client
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
+    TX_LIMIT,
     Applied,
     AskOutcome,
     Drained,
@@ -64,13 +65,15 @@ from padres_tx.client_messages import (
     tx_text,
 )
 from padres_tx.protocol import inspection
-from padres_tx.protocol.broker_messages import Answer, Ask
+from padres_tx.protocol.broker_messages import Answer, Ask, shortened
 from padres_tx.protocol.dynamic_messages import (
     AnyBetween,
     Decide,
     Decided,
     Doom,
+    Fenced,
     Forget,
+    Op,
     Prepare,
     Vote,
     codec,
@@ -82,6 +85,16 @@ from padres_tx.protocol.questions import Questions
 #: How long after a deadline brokers act on it that do not decide: the decision of the one that
 #: does, which it makes at the deadline, comes first unless the way is cut or very slow.
 OVERDUE_AFTER_S = 1.0
+
+#: The states of an open transaction in which a neighbour may send a message. Links are FIFO, so one
+#: that comes in another state was sent by a broker that is mistaken, or forged. (An operation that
+#: comes behind Prepare is mistaken, too, but harms only its own transaction.)
+PHASES: dict[type, tuple[str, ...]] = {
+    Fenced: ("fencing", "flushing"),
+    Op: ("active", "preparing"),
+    Prepare: ("active",),
+    Vote: ("preparing",),
+}
 
 #: The vote of a broker that has sent Doom, which says why.
 DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
@@ -169,7 +182,8 @@ class TwoPhaseCommit(Engine):
     def is_bound(self, tx: Tx) -> bool:
         """Whether other brokers may commit without hearing from this broker again.
 
-        Called when the deadline has passed. If not, this broker aborts the transaction by itself.
+        Called when the deadline has passed; if not, this broker aborts the transaction by itself.
+        Called when a commit comes, too; if not, the neighbour that sends it breaks the protocol.
         By default a broker is bound by its yes.
         """
         return tx.voted and tx.verdict == YES
@@ -192,6 +206,8 @@ class TwoPhaseCommit(Engine):
         if tx is None or tx.upstream != source:
             # This broker was restarted since it began.
             return self.send((source,), Vote(prepare.tx, "broker", f"{self.broker.name} forgot it"))
+        if tx.open:
+            self.check_phase(source, tx, prepare)
         return self._prepare(source, prepare, now)
 
     def _prepare(self, source: Hop, prepare: Prepare, now: float) -> list[Effect]:
@@ -213,6 +229,8 @@ class TwoPhaseCommit(Engine):
         tx = self.txs.get(vote.tx)
         if tx is None or not tx.open:
             return []
+        self.check_phase(source, tx, vote)
+        self.check_awaited(source, tx, vote)
         tx.awaited.discard(source)
         verdict = Verdict(vote.code, vote.reason, vote.to)
         if not verdict.code:
@@ -231,6 +249,7 @@ class TwoPhaseCommit(Engine):
         if not verdict.code and tx.awaited:
             return []
         tx.voted = True
+        verdict = verdict._replace(reason=shortened(verdict.reason))
         if tx.at_edge:
             return self.spread(tx, Decide(tx.id, not verdict.code, *verdict), now)
         if not verdict.code:
@@ -247,6 +266,7 @@ class TwoPhaseCommit(Engine):
         if tx.doomed or not tx.open:
             return []
         tx.doomed = True
+        reason = shortened(reason)
         if tx.at_edge:
             return self.spread(tx, Decide(tx.id, False, code, reason, to), now)
         return self.send((tx.upstream,), Doom(tx.id, code, reason, to))
@@ -259,6 +279,8 @@ class TwoPhaseCommit(Engine):
         tx = self.txs.get(decide.tx)
         if tx is None:
             # Forgotten with this broker's former life, or never begun here (`_init`).
+            if is_elsewhere(self.broker, source, decide.tx):
+                return self.send((source,), Decided(decide.tx))
             return [*self._remember(decide, now), *self.send((source,), Decided(decide.tx))]
         if tx.upstream != source and tx.open:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
@@ -273,6 +295,8 @@ class TwoPhaseCommit(Engine):
                 tx.orphan = False
                 return []
             return self.send((source,), Decided(decide.tx))
+        if decide.committed and not self.is_bound(tx):
+            raise ProtocolError(f"{source} commits {tx_text(tx.id)} without our yes")
         tx.orphan = False
         return self.spread(tx, decide, now)
 
@@ -366,6 +390,8 @@ class TwoPhaseCommit(Engine):
         tx = self.txs.get(forget.tx)
         if tx is None or tx.upstream != source or tx.open:
             return []
+        if tx.forgotten:
+            return []  # This side was cut off, and has let it go by itself.
         tx.forgotten = True
         if tx.ended is not None:
             # From here on nothing else tells of it. A broker that was away may still ask.
@@ -399,7 +425,7 @@ class TwoPhaseCommit(Engine):
             tx.in_doubt = True
             told = InDoubt(tx.id, self._decider(tx), self.doubt(tx))
             return [self.tell(hop, told) for hop in tx.words]
-        reason = f"not decided by its deadline: {self.decision_path(tx)}"
+        reason = shortened(f"not decided by its deadline: {self.decision_path(tx)}")
         effects: list[Effect] = []
         if not tx.doomed:
             effects += self.send((tx.upstream,), Doom(tx.id, "deadline", reason))
@@ -446,6 +472,20 @@ class TwoPhaseCommit(Engine):
         """The neighbours on the far side from the coordinator."""
         return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
 
+    @staticmethod
+    def check_phase(source: Hop, tx: Tx, message: AnyBetween) -> None:
+        """Raises ProtocolError if a neighbour may not send that of a transaction now (`PHASES`)."""
+        if tx.status not in PHASES[type(message)]:
+            kind = type(message).__name__
+            raise ProtocolError(f"{source} sent {kind} for {tx_text(tx.id)}, which is {tx.status}")
+
+    @staticmethod
+    def check_awaited(source: Hop, tx: Tx, message: AnyBetween) -> None:
+        """Raises ProtocolError if a neighbour answers what it was not asked, or a second time."""
+        if source not in tx.awaited:
+            kind = type(message).__name__
+            raise ProtocolError(f"{source} sent {kind} for {tx_text(tx.id)}, and was not asked")
+
     def _known(self, tx_id: TxID, source: Hop) -> Tx:
         tx = self.txs.get(tx_id)
         if tx is None or tx.upstream != source:
@@ -476,3 +516,28 @@ class TwoPhaseCommit(Engine):
                 outcome=outcome,
             )
         ]
+
+
+def cannot_begin(broker: Broker, source: Hop, tx: TxID, known: int) -> str:
+    """Why a neighbour's transaction cannot begin at a broker that knows so many; "" if it can.
+
+    Raises ProtocolError if it is one of this broker's own clients.
+    """
+    if is_elsewhere(broker, source, tx):
+        return f"{tx[0]} is not behind {source}"
+    return f"{broker.name} knows {TX_LIMIT} transactions already" if known >= TX_LIMIT else ""
+
+
+def is_elsewhere(broker: Broker, source: Hop, tx: TxID) -> bool:
+    """Whether a transaction's coordinator is behind another neighbour than this one.
+
+    That is no proof of a mistake, since a broker knows only from its neighbours where clients are.
+
+    Raises ProtocolError if it is one of this broker's own clients.
+    """
+    home = broker.routing.crt.get(ClientName(tx[0]))
+    if home is None or home.life != tx[1] or home.hop == source:
+        return False
+    if is_client(home.hop):
+        raise ProtocolError(f"{source} does not speak for {tx_text(tx)}")
+    return True

@@ -15,6 +15,7 @@ from overlay.hosts.simulator import Simulator
 from overlay.identity import LIFE_LIMIT, SALT_BITS, Lives, life_text, name_text, parse_name
 from overlay.messages import (
     NAME_PATTERN,
+    PROTOCOL_VERSION,
     AnyMessage,
     BrokerName,
     Done,
@@ -111,7 +112,7 @@ class Process:
 
     def says(self, name: str, role: str) -> None:
         wire = self.wires[name] = Recorded()
-        self.host.accept(wire, Hello(1, role, name, f"i-{name}"))  # type: ignore[arg-type]
+        self.host.accept(wire, Hello(PROTOCOL_VERSION, role, name, f"i-{name}"))  # type: ignore[arg-type]
 
     def hears(self, name: str, *values: Message | Goodbye) -> None:
         self.host.arrived(self.wires[name].peer, [pack(value) for value in values])

@@ -67,7 +67,7 @@ def handover(one: OneBroker) -> list[Said]:
         Step("E", "pub", point={"class": "p"}, seq=9, after=(2,)),
     )
     said = one.hear("B1", Plan(TX, steps, {**EDGES, "E": "B2"}))
-    return said + work(one)
+    return said + work(one) + one.hear("B1", Admitted(TX, "B1", {}))
 
 
 # --- planning ---
@@ -282,6 +282,7 @@ def test_a_neighbour_that_is_restarted_between_two_slices() -> None:
     steps = (Step("A", "sub", P), Step("A3", "sub", Q), Step("D", "usub", P, after=(0,)))
     one.hear("B1", Plan(TX, steps, {**EDGES, "A3": "B3"}))
     work(one)
+    one.hear("B1", Admitted(TX, "B1", {}))
     one.hear("B3", Admitted(TX, "B3", {1: Operation(0, "sub", "A3", 1, Q)}))
     said = one.hear("B1", Decide(TX, True))
     said += one.see(one.broker.link_reset(BrokerName("B3"), 0.0))

@@ -219,6 +219,7 @@ def test_a_plan_that_was_admitted_cannot_be_ended_alone() -> None:
     one = middle("s-tx")
     plan = Plan(TX, (sub("D", P),), {"E1": "B1", "D": "B2"}, LIMIT_S)
     assert to_whom(one.hear("B1", plan), Admitted) == ["B1"]
+    one.hear("B1", Admitted(TX, "B1", {}))
     said = one.ring(timer("s-tx"))
     assert to_whom(said, InDoubt) == ["@D"]
     assert "waits for the decision from B1" in of_kind(said, InDoubt)[0].reason

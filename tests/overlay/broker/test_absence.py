@@ -16,6 +16,7 @@ from overlay.hosts.host import Host
 from overlay.hosts.inprocess import InProcess
 from overlay.hosts.settings import ABSENT_AFTER_S
 from overlay.messages import (
+    PROTOCOL_VERSION,
     AnyMessage,
     BrokerName,
     Done,
@@ -246,7 +247,7 @@ class Alone:
     def dial(self, life: str = "i-A", received: int = 0) -> None:
         self.wire = Recorded()
         mine = self.host.neighbours[BrokerName("A")].link.incarnation
-        self.host.accept(self.wire, Hello(1, "broker", "A", life, mine, received))
+        self.host.accept(self.wire, Hello(PROTOCOL_VERSION, "broker", "A", life, mine, received))
 
     def lose(self) -> None:
         self.host.lost(self.wire, self.wire.peer)

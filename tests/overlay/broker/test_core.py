@@ -170,7 +170,7 @@ def test_unsubscribing_what_is_not_held_is_refused_and_changes_nothing() -> None
 @pytest.mark.parametrize("point", [{}, {"x": float("nan")}, {"": 1}])
 def test_garbage_from_a_neighbour_is_its_mistake_with_a_trace_too(point: dict[str, Any]) -> None:
     core = Broker(BrokerName("B2"), [BrokerName("B1")], trace=True)
-    with pytest.raises(ProtocolError, match="B1 gives on what is no publication"):
+    with pytest.raises(ProtocolError, match="B1 forwarded an invalid publication"):
         tell(core, "B1", Pub("E", 1, point))
 
 

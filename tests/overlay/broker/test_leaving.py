@@ -13,6 +13,7 @@ from overlay.filters import Filter
 from overlay.hosts.settings import TAKEOVER_S
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import (
+    PROTOCOL_VERSION,
     AnyMessage,
     BrokerName,
     ClientName,
@@ -147,7 +148,7 @@ class LeavingSetting(Setting):
 
     def hello(self, name: str, incarnation: str) -> Recorded:
         wire = Recorded()
-        self.host.accept(wire, Hello(1, "client", name, incarnation))
+        self.host.accept(wire, Hello(PROTOCOL_VERSION, "client", name, incarnation))
         return wire
 
     def forgotten_by(self, name: str) -> None:
@@ -202,7 +203,7 @@ def test_an_outage_does_not_cost_a_client_its_name() -> None:
     peer = setting.wires["s"].peer
     link = setting.wires["s"].peer.link
     wire = Recorded()
-    setting.host.accept(wire, Hello(1, "client", "s", "i-s", link.incarnation))
+    setting.host.accept(wire, Hello(PROTOCOL_VERSION, "client", "s", "i-s", link.incarnation))
     assert wire.peer is peer
 
 

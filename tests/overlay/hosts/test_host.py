@@ -15,6 +15,7 @@ from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.peers import Peer
 from overlay.messages import (
+    PROTOCOL_VERSION,
     AnyMessage,
     BrokerName,
     Done,
@@ -81,7 +82,7 @@ class Setting:
 
     def connect(self, role: Role, name: str) -> None:
         self.wires[name] = Recorded()
-        self.host.accept(self.wires[name], Hello(1, role, name, f"i-{name}"))
+        self.host.accept(self.wires[name], Hello(PROTOCOL_VERSION, role, name, f"i-{name}"))
 
     def say(self, name: str, *messages: Message) -> None:
         self.host.arrived(self.wires[name].peer, [pack(message) for message in messages])
@@ -220,7 +221,7 @@ def test_a_neighbour_in_a_new_life_is_told_everything_anew() -> None:
     setting.subscribed("s")
     setting.host.lost(setting.wires["B"], setting.wires["B"].peer)
     setting.wires["B"] = Recorded()
-    hello = Hello(1, "broker", "B", "another life")
+    hello = Hello(PROTOCOL_VERSION, "broker", "B", "another life")
     setting.host.accept(setting.wires["B"], hello)
     told = setting.wires["B"].take()
     assert [m.client for m in told if isinstance(m, Join)] == ["p", "s"]

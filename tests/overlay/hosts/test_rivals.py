@@ -14,7 +14,7 @@ import pytest
 from overlay.errors import DuplicateBroker
 from overlay.filters import Filter
 from overlay.hosts.rivals import TELL_S
-from overlay.messages import Hello, Ping
+from overlay.messages import PROTOCOL_VERSION, Hello, Ping
 from overlay.wire.codec import decode
 from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
 from tests.overlay.broker_processes import (
@@ -49,7 +49,7 @@ def linked() -> tuple[Setting, Cuttable]:
     setting = Setting()
     setting.host.lost(setting.wires["A"], setting.wires["A"].peer)
     wire = Cuttable()
-    setting.host.accept(wire, Hello(1, "broker", "A", "i-1.0"))
+    setting.host.accept(wire, Hello(PROTOCOL_VERSION, "broker", "A", "i-1.0"))
     wire.notes()
     return setting, wire
 
@@ -63,7 +63,7 @@ def test_a_second_process_is_refused_and_the_first_is_probed_and_told() -> None:
     setting, first = linked()
     for _ in range(3):
         with pytest.raises(DuplicateBroker, match="another process called A is connected"):
-            setting.host.accept(Cuttable(), Hello(1, "broker", "A", "j-1"))
+            setting.host.accept(Cuttable(), Hello(PROTOCOL_VERSION, "broker", "A", "j-1"))
     assert not first.aborted
     assert first.notes() == ["a second process called A connects from recorded", "", ""]
     link = link_of(setting, "A")
@@ -71,14 +71,14 @@ def test_a_second_process_is_refused_and_the_first_is_probed_and_told() -> None:
     assert "rivals" not in link_of(setting, "B")
     setting.clock.advance(TELL_S)
     with pytest.raises(DuplicateBroker):
-        setting.host.accept(Cuttable(), Hello(1, "broker", "A", "j-1"))
+        setting.host.accept(Cuttable(), Hello(PROTOCOL_VERSION, "broker", "A", "j-1"))
     assert first.notes()[-1] != ""
 
 
 def test_the_same_process_in_a_later_life_of_the_link_is_let_in_at_once() -> None:
     setting, first = linked()
     second = Cuttable()
-    setting.host.accept(second, Hello(1, "broker", "A", "i-1.1"))
+    setting.host.accept(second, Hello(PROTOCOL_VERSION, "broker", "A", "i-1.1"))
     assert first.aborted and second.peer.wire is second
 
 
@@ -86,7 +86,7 @@ def test_a_second_process_is_let_in_when_the_first_has_gone() -> None:
     setting, first = linked()
     setting.host.lost(first, first.peer)
     second = Cuttable()
-    setting.host.accept(second, Hello(1, "broker", "A", "j-1"))
+    setting.host.accept(second, Hello(PROTOCOL_VERSION, "broker", "A", "j-1"))
     assert second.peer.wire is second
 
 

@@ -20,6 +20,7 @@ from overlay.hosts.flow import HIGH_WATER_MESSAGES, Flow
 from overlay.hosts.peers import Client, Neighbour
 from overlay.hosts.tcp import DELAYED_BYTES, EARLY_LIMIT_S, DelayLine
 from overlay.messages import (
+    PROTOCOL_VERSION,
     Ack,
     BrokerName,
     ClientName,
@@ -153,7 +154,7 @@ def test_a_peer_that_connects_and_says_nothing(broker: Process, innocents: Innoc
 @pytest.mark.parametrize(
     ("changes", "code", "reason"),
     [
-        ({"version": 99}, "protocol", "version 1 of the protocol, not 99"),
+        ({"version": 99}, "protocol", "protocol version 99: B1 speaks version 2"),
         ({"secret": "guess"}, "unauthorized", "secret"),
         ({"secret": ""}, "unauthorized", "secret"),
         ({"name": "no name"}, "protocol", "no name"),
@@ -172,7 +173,8 @@ def test_a_hello_that_is_not_accepted(
 
 
 def test_an_unknown_role_is_no_hello(broker: Process, innocents: Innocents) -> None:
-    body = pack(Hello(1, "client", "c", "i", "", 0, "s3cret")).replace(b"client", b"wizard")
+    hello = pack(Hello(PROTOCOL_VERSION, "client", "c", "i", "", 0, "s3cret"))
+    body = hello.replace(b"client", b"wizard")
     assert goodbye_to(broker, body).code == "protocol"
 
 
@@ -181,7 +183,7 @@ def test_an_unknown_role_is_no_hello(broker: Process, innocents: Innocents) -> N
     [
         ((FRAME_LIMIT + 1).to_bytes(4, "big"), "at most"),
         ((3).to_bytes(4, "big") + b"\xc1\xc1\xc1", "undecodable"),
-        (pack(Hello(1, "client", "c", "i", "", 0, "s3cret")), "second hello"),
+        (pack(Hello(PROTOCOL_VERSION, "client", "c", "i", "", 0, "s3cret")), "second hello"),
         (pack(Done(1)), "was not asked"),
         (pack(Pub("somebody-else", 1, {"x": 1})), "somebody-else"),
         (pack(Join(2, "again", "")), "again"),
@@ -570,7 +572,7 @@ def congested(*names: str) -> tuple[Flow, dict[str, Neighbour]]:
     flow, peers = Flow(), {}
     for name in ("B1", "B2", "B3"):
         peers[name] = Neighbour(BrokerName(name), Link(name), 0.0)
-        peers[name].link.open(Hello(1, "broker", name, "there"), 0.0)
+        peers[name].link.open(Hello(PROTOCOL_VERSION, "broker", name, "there"), 0.0)
     for name in names:
         for _ in range(HIGH_WATER_MESSAGES + 1):
             peers[name].link.send(b"x")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import ProtocolError
-from overlay.messages import Ack, Done, Goodbye, Hello, Ping, Pub
+from overlay.messages import PROTOCOL_VERSION, Ack, Done, Goodbye, Hello, Ping, Pub
 from overlay.wire.codec import FRAME_LIMIT, decode
 from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, FrameTooLarge, Splitter, pack
 from overlay.wire.link import (
@@ -197,7 +197,7 @@ def test_a_resume_point_outside_of_what_was_sent_breaks_the_protocol(received: i
 
 def test_a_hello_without_incarnation_breaks_the_protocol() -> None:
     with pytest.raises(ProtocolError, match="incarnation"):
-        Link("a").open(Hello(1, "client", "x", ""), 0.0)
+        Link("a").open(Hello(PROTOCOL_VERSION, "client", "x", ""), 0.0)
 
 
 # Flow.
