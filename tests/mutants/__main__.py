@@ -23,8 +23,6 @@ from rich.table import Table
 from tests.mutants.covering import MODULES, covering
 from tests.mutants.mutations import Mutant, drawn, mutants
 from tests.mutants.running import (
-    PATIENCE,
-    PATIENCE_S,
     Cache,
     Outcome,
     TestsFail,
@@ -194,15 +192,6 @@ def _run(
             durations = shop.durations(files)
         cache.keep_durations(tree, durations)
 
-    def limit_s(mutant: Mutant) -> float:
-        paths = covering(mutant.module)
-        usual_s = sum(
-            took_s
-            for file, took_s in durations.items()
-            if any(file == path or file.startswith(f"{path}/") for path in paths)
-        )
-        return PATIENCE * usual_s + PATIENCE_S
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("mutants", total=len(to_run))
@@ -218,7 +207,7 @@ def _run(
             )
             progress.advance(task)
 
-        run_all(shop, to_run, limit_s, report)
+        run_all(shop, to_run, durations, report)
 
 
 def _report(

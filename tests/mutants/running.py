@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, cast
-from xml.etree import ElementTree
 
 from tests.mutants.covering import covering
 from tests.mutants.mutations import Mutant
@@ -46,9 +45,16 @@ LEFT_OUT = (
 SEEDS = 400
 
 #: A mutant may take so many times as long as the tests without it, and some time on top, since
-#: machines are busy. One that takes longer hangs.
+#: machines are busy; so may each test. One that takes longer hangs.
 PATIENCE = 4.0
 PATIENCE_S = 60.0
+TEST_PATIENCE_S = 15.0
+
+
+PLUGIN = "tests.mutants.quickest"
+
+#: Where the plugin is, for trees that are none of ours.
+ROOT = Path(__file__).parents[2]
 
 
 class TestsFail(Exception):
@@ -93,7 +99,7 @@ class Cache:
         self._append({"id": id, "tests": tests, **outcome._asdict()})
 
     def durations(self, tree: str) -> dict[str, float] | None:
-        """How long the tests of each file take in a tree without a mutant, if that is known."""
+        """How long each test takes in a tree without a mutant, if that is known."""
         record = self._known.get(f"durations of {tree}")
         return None if record is None else cast("dict[str, float]", record["durations"])
 
@@ -122,7 +128,13 @@ class _Pytest:
     """One run of pytest in a copy of the tree."""
 
     def __init__(self, tree: Path, *arguments: str) -> None:
-        common = ["-q", "-p", "no:cacheprovider", "--seeds", str(SEEDS), "--no-header", "--tb=line"]
+        common = [
+            *("-p", PLUGIN, "-p", "no:cacheprovider", "-q"),
+            "--seeds",
+            str(SEEDS),
+            "--no-header",
+            "--tb=line",
+        ]
         self._output = tree / "output.txt"
         with self._output.open("wb") as output:
             self._popen = self._start(tree, [*common, *arguments], output)
@@ -134,7 +146,7 @@ class _Pytest:
             cwd=tree,
             env={
                 **os.environ,
-                "PYTHONPATH": str(tree),
+                "PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))),
                 "CI": "1",  # What Hypothesis draws is the same for all mutants.
                 "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".hypothesis"),
             },
@@ -176,34 +188,40 @@ class Workshop:
             self._trees.put(tree)
 
     def durations(self, tests: Sequence[str]) -> dict[str, float]:
-        """How long the tests of each file take without a mutant.
+        """How long each test takes without a mutant.
 
         Raises TestsFail.
         """
         tree = self._trees.get()
-        report = tree / "report.xml"
+        measured = tree / "measured.json"
         spread = (
             ["-n", str(self.processes), "--dist", "loadfile"] if self.processes > 1 else ["-n0"]
         )
-        with self._pytest(tree, *spread, f"--junitxml={report}", *tests) as run:
+        with self._pytest(tree, *spread, f"--measure={measured}", *tests) as run:
             if run.wait(None) != 0:
                 raise TestsFail(run.output())
         self._trees.put(tree)
-        found: dict[str, float] = {}
-        for case in ElementTree.parse(report).iter("testcase"):
-            file = _file_of(tree, case.get("classname", ""))
-            found[file] = found.get(file, 0.0) + float(case.get("time", "0"))
-        return found
+        return cast("dict[str, float]", json.loads(measured.read_text()))
 
-    def attempt(self, mutant: Mutant, tests: Sequence[str], limit_s: float) -> Outcome:
-        """See whether the tests notice a mutant."""
+    def attempt(self, mutant: Mutant, tests: Sequence[str], durations: dict[str, float]) -> Outcome:
+        """See whether the tests notice a mutant; `durations` are those without it."""
+        usual = [
+            took_s
+            for test, took_s in durations.items()
+            if any(test.startswith((f"{path}::", f"{path}/")) for path in tests)
+        ]
+        test_limit_s = PATIENCE * max(usual, default=0.0) + TEST_PATIENCE_S
+        limit_s = PATIENCE * sum(usual) + PATIENCE_S
         tree = self._trees.get()
         module = tree / mutant.module
         original = module.read_bytes()
         began = time.monotonic()
         try:
             _write(module, mutant.source.encode())
-            with self._pytest(tree, "-x", "-n0", *tests) as run:
+            measured = tree / "measured.json"
+            measured.write_text(json.dumps(durations))
+            limits = [f"--measured={measured}", f"--timeout={test_limit_s:.0f}"]
+            with self._pytest(tree, "-x", "-n0", *limits, *tests) as run:
                 code = run.wait(limit_s)
                 seconds = round(time.monotonic() - began, 1)
                 if code is None:
@@ -245,13 +263,13 @@ def workshop(root: Path, processes: int) -> Iterator[Workshop]:
 def run_all(
     shop: Workshop,
     drawn: Sequence[Mutant],
-    limit_s: Callable[[Mutant], float],
+    durations: dict[str, float],
     report: Callable[[Mutant, Outcome], None],
 ) -> None:
     """Try all mutants, several at a time, and report on each as soon as it is known."""
     with ThreadPoolExecutor(shop.processes) as threads:
         futures = {
-            threads.submit(shop.attempt, mutant, covering(mutant.module), limit_s(mutant)): mutant
+            threads.submit(shop.attempt, mutant, covering(mutant.module), durations): mutant
             for mutant in drawn
         }
         try:
@@ -268,14 +286,6 @@ def _write(module: Path, source: bytes) -> None:
     module.write_bytes(source)
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
         compiled.unlink(missing_ok=True)
-
-
-def _file_of(tree: Path, classname: str) -> str:
-    """The file of a test, as pytest's report names it: its module, and perhaps a class."""
-    parts = classname.split(".")
-    while parts and not (tree / "/".join(parts)).with_suffix(".py").exists():
-        parts.pop()
-    return "/".join(parts) + ".py"
 
 
 def _first_failure(output: str) -> str:
