@@ -1,12 +1,13 @@
 """Draw a sample of small changes of the code, and see whether the tests notice them.
 
 Exit code 0: of those that matter, as many were caught as the goal says; 1: fewer; 2: wrong usage,
-or the tests fail without any change. An interrupted run goes on where it was.
+or the tests cannot be run. An interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with workshop(ROOT, options.processes) as shop:
                 _run(shop, to_run, tests, cache, outcomes, console)
         except TestsFail as error:
-            print(f"the tests fail without any mutant:\n{error}", file=sys.stderr)
+            print(f"the tests cannot be run:\n{error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -191,6 +192,9 @@ def _run(
         with console.status(f"running {len(files)} files and folders of tests without a mutant"):
             durations = shop.durations(files)
         cache.keep_durations(tree, durations)
+    for test, took_s in durations.items():
+        if took_s == math.inf:
+            console.print(f"[yellow]left out, since it fails without a mutant[/]: {test}")
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:

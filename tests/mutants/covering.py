@@ -95,6 +95,7 @@ COVERING: dict[str, tuple[str, ...]] = {
         "tests/client/asyncio/test_callback_errors.py",
         "tests/client/asyncio/test_tcp.py",
     ),
+    "padres_tx/client/asking.py": ("tests/protocol/test_outcomes.py", *CLIENT),
     "padres_tx/client/*": (*CLIENT, "tests/client/test_beliefs.py", "tests/protocol/test_looks.py"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import queue
 import re
@@ -58,7 +59,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class TestsFail(Exception):
-    """The tests fail without any mutant."""
+    """The tests cannot be run, whether there is a mutant or not."""
 
 
 class Outcome(NamedTuple):
@@ -99,7 +100,7 @@ class Cache:
         self._append({"id": id, "tests": tests, **outcome._asdict()})
 
     def durations(self, tree: str) -> dict[str, float] | None:
-        """How long each test takes in a tree without a mutant, if that is known."""
+        """How long each test takes in a tree without a mutant, if that was measured."""
         record = self._known.get(f"durations of {tree}")
         return None if record is None else cast("dict[str, float]", record["durations"])
 
@@ -188,9 +189,9 @@ class Workshop:
             self._trees.put(tree)
 
     def durations(self, tests: Sequence[str]) -> dict[str, float]:
-        """How long each test takes without a mutant.
+        """How long each test takes without a mutant; for ever if it fails without one.
 
-        Raises TestsFail.
+        Raises TestsFail if they cannot even be run.
         """
         tree = self._trees.get()
         measured = tree / "measured.json"
@@ -198,7 +199,7 @@ class Workshop:
             ["-n", str(self.processes), "--dist", "loadfile"] if self.processes > 1 else ["-n0"]
         )
         with self._pytest(tree, *spread, f"--measure={measured}", *tests) as run:
-            if run.wait(None) != 0:
+            if run.wait(None) not in (0, 1):
                 raise TestsFail(run.output())
         self._trees.put(tree)
         return cast("dict[str, float]", json.loads(measured.read_text()))
@@ -209,6 +210,7 @@ class Workshop:
             took_s
             for test, took_s in durations.items()
             if any(test.startswith((f"{path}::", f"{path}/")) for path in tests)
+            and took_s != math.inf
         ]
         test_limit_s = PATIENCE * max(usual, default=0.0) + TEST_PATIENCE_S
         limit_s = PATIENCE * sum(usual) + PATIENCE_S

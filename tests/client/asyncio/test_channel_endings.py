@@ -11,9 +11,12 @@ import pytest
 
 import padres_tx
 from overlay.errors import NameTaken, ProtocolError, Unauthorized
-from overlay.messages import Goodbye
+from overlay.messages import PROTOCOL_VERSION, Done, Goodbye, Hello, Leave, Pub
+from overlay.wire.frames import pack
 from padres_tx.client.asyncio import channel
 from padres_tx.client.asyncio.client import Client
+from padres_tx.client.asyncio.connecting import Connecting
+from padres_tx.client.session import Session
 from padres_tx.errors import ConnectionLost
 from tests.client.asyncio.test_tcp import PATIENCE_S, Proxy, at, proxy_to
 from tests.overlay.broker_processes import Process, one, running
@@ -173,6 +176,8 @@ def test_closing_gives_up_in_time_if_the_broker_does_not_answer_the_goodbye(
             proxy.silent = True
             await a6.close()  # All that it has sent has arrived.
             assert a6.closed and proxy.connections == 1
+            while proxy._tasks:  # The client has hung up, so its broker does.
+                await asyncio.sleep(0.001)
 
     run(test)
 
@@ -190,5 +195,53 @@ def test_what_was_sent_while_dialling_goes_out_at_once_when_the_connection_is_ba
             proxy.down = False
             await subscribing
             await a7.close()
+
+    run(test)
+
+
+def test_a_connection_on_which_something_comes_is_not_given_up(
+    broker: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "TICK_S", 0.05)
+    idle_s = 0.3
+
+    async def test() -> None:
+        async with proxy_to(broker) as (proxy, address):
+            tcp = channel.TcpChannel(
+                channel.parse_address(address), "client", "A8", heartbeat_s=0.1, idle_s=idle_s
+            )
+            async with Connecting(Client(Session("A8"), tcp), PATIENCE_S) as a8:
+                until = asyncio.get_running_loop().time() + 4 * idle_s
+                while asyncio.get_running_loop().time() < until:
+                    await a8.subscribe(P1)
+                assert proxy.connections == 1
+
+    run(test)
+
+
+def test_what_a_broker_says_after_a_mistake_is_not_listened_to() -> None:
+    """Nor is it counted as waiting."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)  # The hello.
+        writer.write(pack(Hello(PROTOCOL_VERSION, "broker", "B1", "life")))
+        await reader.read(1000)  # The join.
+        pubs = [Pub("E", n, {"class": "p1"}) for n in (1, 2)]
+        writer.writelines(map(pack, (Done(1), pubs[0], Leave(0, "A9", "B1"), pubs[1])))
+        await reader.read()
+        writer.close()
+
+    async def test() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            a9 = await padres_tx.connect(f"127.0.0.1:{port}", name="A9", reconnect_s=0)
+            got = []
+            with pytest.raises(ProtocolError, match="takes no Leave"):
+                async for notification in a9:
+                    got.append(notification.seq)
+            assert got == [1]
+            assert a9._requests.channel.waiting == 0
+            with contextlib.suppress(ProtocolError):
+                await a9.close()
 
     run(test)
