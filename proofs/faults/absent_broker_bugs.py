@@ -20,8 +20,17 @@ from padres_tx.protocol.dynamic_state import Tx
 class _EndsAlone(Dynamic):
     """Ends a transaction at its deadline when cut off, even after its vote or acknowledgement."""
 
+    _is_overdue = False
+
+    def overdue(self, tx: Tx, now: float) -> list[Effect]:
+        self._is_overdue = True
+        try:
+            return super().overdue(tx, now)
+        finally:
+            self._is_overdue = False
+
     def is_bound(self, tx: Tx) -> bool:
-        return False
+        return not self._is_overdue and super().is_bound(tx)
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         # The real engine would treat a later commit as a neighbour's protocol error.
