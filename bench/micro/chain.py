@@ -1,20 +1,20 @@
 """`padres-tx bench chain`: publications per second and latency through a chain of brokers.
 
 A publisher is a client of the first broker, a subscriber one of the last; in between are broker
-processes as `padres-tx up` starts them. Beside it, in the same run and with the same ends (`ends`),
-a chain of as many bare relays (`relay`). Rounds alternate, so that a slow moment of the machine
-hits all alike.
+processes as `padres-tx up` starts them. Beside it, in the same run and with the same `endpoints`,
+runs a chain of as many bare relays (`relay`). Rounds alternate, so that a slow moment of the
+machine affects all of them.
 
-- Throughput is taken when the chain is saturated: the publisher sends as fast as it is
+- Throughput is measured with a saturated chain: the publisher sends as fast as it is
   acknowledged, from the first publication sent to the last received. The best round counts, since
-  others share the machine.
-- Latency is taken apart from that, at a moderate rate (`RATE_PER_S`), evenly spaced: from just
-  before the publisher writes to just after the subscriber has read. All rounds count.
-- With `--subscriptions` so many more are in the table of every broker. They belong to another
-  client of the last broker and match no event, though they lie in the advertised space; with
-  `--matching` they match every event and belong to the subscriber. A second overlay without them
-  runs in turn, so that what they cost is told within one run: the `share` is the median over rounds
-  of what is left of its throughput.
+  other programs share the machine.
+- Latency is measured separately, at a moderate rate (`RATE_PER_S`), evenly spaced: from just before
+  the publisher writes until just after the subscriber has read. All rounds count.
+- `--subscriptions` adds subscriptions to the table of every broker. They belong to another client
+  of the last broker and match no event, though they are in the advertised space; with `--matching`
+  they match every event and belong to the subscriber. A second overlay without them runs in turn,
+  so that their cost is measured within one run: `share` is the median over rounds of the ratio of
+  the two throughputs.
 
 Tracing is off.
 """
@@ -38,37 +38,37 @@ from rich.table import Table
 from bench.children import cpu_s
 from bench.micro.hop import median_ratio
 from bench.micro.progress import steps_shown
-from bench.micro.traffic import WANTED, Stage, Traffic, all_matching, not_matching
+from bench.micro.traffic import WANTED, Traffic, TrafficProcesses, all_matching, not_matching
 from padres_tx import launcher
 from padres_tx.client.asyncio.channel import parse_address
 from topologies import generators
 from topologies.model import MAX_BROKERS
 
-#: How often each chain is saturated; and measured for latency.
+#: Rounds of throughput, and of latency.
 ROUNDS: Final = 15
 LATENCY_ROUNDS: Final = 5
 
-#: The rate at which latency is measured: well below the goal, which leaves every process idle most
-#: of the time, so that it is the way that is measured and not the queues on it.
+#: The rate at which latency is measured: well below the goal, so that every process is idle most of
+#: the time and no queues are measured.
 RATE_PER_S: Final = 1000.0
 
-#: Publications in each round of latency, at most: two seconds.
+#: The most publications in a round of latency: two seconds.
 PACED: Final = 2000
 
-#: Publications before the first round: caches fill, and the adaptive interpreter settles.
+#: Publications before the first round, to fill caches and warm up the adaptive interpreter.
 WARM_UP: Final = 2000
 
-#: Publications per second, on two quiet cores: twice what the Java original does there, tuned.
+#: Publications per second on two quiet cores: twice the tuned Java original.
 MIN_PER_S: Final = 14_000
-#: What a full table may leave of the throughput without it.
+#: The least share of the throughput that is left with a full table.
 MIN_SHARE: Final = 0.8
 
 PUBLISHER, SUBSCRIBER, OTHER = "publisher", "subscriber", "other"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What `--json` prints."""
+class ChainRow:
+    """The output of `--json`."""
 
     brokers: int
     subscriptions: int
@@ -76,7 +76,7 @@ class Row:
     publications: int
     publications_per_s: int
     relay_publications_per_s: int
-    #: Of an overlay without the other subscriptions, in the same run; None if there are none.
+    #: Of an overlay without the additional subscriptions, in the same run; None if there are none.
     bare_publications_per_s: int | None
     share: float | None
     latency_us_p50: float
@@ -84,13 +84,13 @@ class Row:
     relay_latency_us_p50: float
     relay_latency_us_p99: float
     latency_rate_per_s: float
-    #: CPU time per publication of each broker, first to last, when saturated; empty where it
-    #: cannot be read.
+    #: CPU time per publication of each broker, first to last, when saturated; empty on systems
+    #: where it cannot be read.
     cpu_us: list[float]
 
 
-class Chain:
-    """Something that publications go through, what it could do, and how long it took."""
+class MeasuredChain:
+    """A chain of processes, with its throughputs and latencies."""
 
     def __init__(self, traffic: Traffic, pids: list[int]) -> None:
         self._traffic = traffic
@@ -134,20 +134,20 @@ def measure(
     rounds: int = ROUNDS,
     latency_rounds: int = LATENCY_ROUNDS,
     progress: Callable[[str], None] = lambda _: None,
-) -> Row:
-    """Run the chains; each round is so many publications, and `progress` is told what is next.
+) -> ChainRow:
+    """Measure the chains; each round sends `publications`, and `progress` is called with each step.
 
     Raises LaunchError if the overlay does not come up; ChildFailed if a process fails, or a
-    publication is lost, doubled or reordered.
+    publication is lost, duplicated or reordered.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-")))
-        stage = Stage(stack, directory)
+        processes = TrafficProcesses(stack, directory)
         progress("starting processes")
-        chains = {"brokers": _overlay(stage, stack, brokers, subscriptions, matching=matching)}
+        chains = {"brokers": _overlay(processes, stack, brokers, subscriptions, matching=matching)}
         if subscriptions:
-            chains["brokers, bare"] = _overlay(stage, stack, brokers, 0, matching=False)
-        chains["relays"] = _relays(stage, brokers)
+            chains["brokers, bare"] = _overlay(processes, stack, brokers, 0, matching=False)
+        chains["relays"] = _relays(processes, brokers)
         for chain in chains.values():
             chain.warm_up()
         for number in range(1, rounds + 1):
@@ -159,7 +159,7 @@ def measure(
                 progress(f"latency of {name}, round {number} of {latency_rounds}")
                 chains[name].pace(min(publications, PACED))
     measured, relays, bare = chains["brokers"], chains["relays"], chains.get("brokers, bare")
-    return Row(
+    return ChainRow(
         brokers=brokers,
         subscriptions=subscriptions,
         matching=matching,
@@ -178,32 +178,37 @@ def measure(
 
 
 def _overlay(
-    stage: Stage, stack: ExitStack, brokers: int, subscriptions: int, *, matching: bool
-) -> Chain:
-    """A chain of brokers with a client at each end, and subscriptions in its tables."""
+    processes: TrafficProcesses,
+    stack: ExitStack,
+    brokers: int,
+    subscriptions: int,
+    *,
+    matching: bool,
+) -> MeasuredChain:
+    """A chain of brokers with a client at each end, and additional subscriptions."""
     running = stack.enter_context(launcher.overlay(generators.chain(brokers, base_port=0)))
     names = [broker.name for broker in running.topology.brokers]
     first, last = (parse_address(running.address(name)).port for name in (names[0], names[-1]))
     own = [WANTED, *all_matching(subscriptions)] if matching else [WANTED]
     ends = [
-        stage.publisher("client", PUBLISHER, first),
-        stage.subscriber("client", SUBSCRIBER, last, own),
+        processes.publisher("client", PUBLISHER, first),
+        processes.subscriber("client", SUBSCRIBER, last, own),
     ]
     if subscriptions and not matching:
-        ends.append(stage.subscriber("client", OTHER, last, not_matching(subscriptions)))
+        ends.append(processes.subscriber("client", OTHER, last, not_matching(subscriptions)))
     for end in ends:
         end.ready()
-    return Chain(Traffic(ends[0], ends[1]), [running.process(name).pid for name in names])
+    return MeasuredChain(Traffic(ends[0], ends[1]), [running.process(name).pid for name in names])
 
 
-def _relays(stage: Stage, count: int) -> Chain:
-    relays = stage.relays(count)
+def _relays(processes: TrafficProcesses, count: int) -> MeasuredChain:
+    relays = processes.relays(count)
     (_, first), (_, last) = relays[0], relays[-1]
-    publisher = stage.publisher("frames", PUBLISHER, first)
-    subscriber = stage.subscriber("frames", SUBSCRIBER, last, [])
+    publisher = processes.publisher("frames", PUBLISHER, first)
+    subscriber = processes.subscriber("frames", SUBSCRIBER, last, [])
     for end in (publisher, subscriber):
         end.ready()
-    return Chain(Traffic(publisher, subscriber), [relay.pid for relay, _ in relays])
+    return MeasuredChain(Traffic(publisher, subscriber), [relay.pid for relay, _ in relays])
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -225,31 +230,30 @@ Examples:
     type=click.IntRange(min=1),
     default=30_000,
     show_default=True,
-    help="How many go through in each round.",
+    help="Publications in each round.",
 )
 @click.option(
     "--subscriptions",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How many others are in the brokers' tables.",
+    help="Additional subscriptions in the brokers' tables.",
 )
 @click.option(
     "--matching",
     is_flag=True,
-    help="Let all of them match, and belong to the one subscriber; otherwise none does.",
+    help="Make all of them match and belong to the one subscriber; otherwise none matches.",
 )
 def chain(
     *, as_json: bool, brokers: int, publications: int, subscriptions: int, matching: bool
 ) -> None:
     """Publications per second and latency end to end, beside a chain of bare relays.
 
-    Brokers, publisher and subscriber are processes. Ends with exit code 1 if a publication is
-    lost, doubled or reordered; whether the goals hold is only said, for times depend on the
-    machine.
+    Brokers, publisher and subscriber are processes. Exits with code 1 if a publication is lost,
+    duplicated or reordered; the goals are only reported, since times depend on the machine.
     """
     if matching and not subscriptions:
-        raise click.UsageError("--matching says what --subscriptions do; say how many, too.")
+        raise click.UsageError("--matching requires --subscriptions.")
     chains = 3 if subscriptions else 2
     with steps_shown(1 + ROUNDS * chains + LATENCY_ROUNDS * 2) as progress:
         row = measure(
@@ -271,8 +275,8 @@ def chain(
     console.print("All goals hold." if holds else "Not all goals hold.")
 
 
-def goals(row: Row) -> list[tuple[str, float, float]]:
-    """What was to be reached: its name, what is, and the least that should be."""
+def goals(row: ChainRow) -> list[tuple[str, float, float]]:
+    """The goals: name, measured value, and the least value wanted."""
     found: list[tuple[str, float, float]] = [
         ("publications per second", row.publications_per_s, MIN_PER_S)
     ]
@@ -281,7 +285,7 @@ def goals(row: Row) -> list[tuple[str, float, float]]:
     return found
 
 
-def table(row: Row) -> Table:
+def table(row: ChainRow) -> Table:
     if row.subscriptions:
         which = "all matching" if row.matching else "none matching"
         tables = f"{row.subscriptions:,} other subscriptions, {which}"

@@ -1,13 +1,13 @@
-"""`padres-tx bench clients`: what many clients cost a broker, in memory and in speed.
+"""`padres-tx bench clients`: the cost of many clients to a broker, in memory and speed.
 
-Three broker processes run side by side, each with one publisher and one subscriber between which
-the same traffic goes, in turn, round after round. One has a crowd of other clients besides
-(`crowd`), all connected, with subscriptions in the advertised space that match no event; one has
-those subscriptions too, but all from one client; one has nobody else. So what the crowd costs is
-told in two parts: what its connections cost, and what its subscriptions do, which have to be
-searched. Throughput and CPU time per publication are of each broker's best round. A share is the
-median over rounds of what one broker needs in a round, of what the other needs right after, since
-the speed of a shared machine changes; memory is read when the traffic is over. Tracing is off.
+Three broker processes run side by side, each with one publisher and one subscriber and the same
+traffic between them, in turn, round after round. One also has many idle clients (`idle_clients`),
+all connected, with subscriptions in the advertised space that match no event; one has the same
+subscriptions, all from one client; one has no other clients. So the cost of the idle clients is
+measured in two parts: their connections, and their subscriptions, which have to be searched.
+Throughput and CPU time per publication are of each broker's best round. A share is the median over
+rounds of the ratio of the CPU times of two brokers in rounds right after each other, since the
+speed of a shared machine changes. Memory is read after the traffic. Tracing is off.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock, rss_mb
 from bench.micro.hop import WARM_UP, lone_broker, median_ratio
-from bench.micro.idle_clients import Crowd, allow_connections
+from bench.micro.idle_clients import IdleClients, allow_connections
 from bench.micro.progress import steps_shown
-from bench.micro.traffic import WANTED, Stage, Traffic
+from bench.micro.traffic import WANTED, Traffic, TrafficProcesses
 
 ROUNDS: Final = 15
 
-#: In each round; so many that signs of life from thousands of clients, which come in gusts, weigh
-#: as much as they do in the long run.
+#: In each round; enough that the heartbeats of thousands of clients, which come in bursts, weigh as
+#: much as they do in the long run.
 PUBLICATIONS: Final = 60_000
 
-#: Resident memory with the crowd.
+#: Resident memory with the idle clients.
 MAX_RSS_MB: Final = 300.0
-#: What may be left of the speed: beside a broker with nobody else, and beside one with the same
+#: The least share of the speed of a broker with no other clients, and of one with the same
 #: subscriptions.
 MIN_SHARE: Final = 0.8
 MIN_SAME_TABLE_SHARE: Final = 0.9
@@ -49,9 +49,9 @@ PUBLISHER, SUBSCRIBER = "publisher", "subscriber"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What `--json` prints. `same_table_` is the broker where one client has all subscriptions of
-    the crowd, `few_` the one with nobody but publisher and subscriber."""
+class ClientsRow:
+    """The output of `--json`. `same_table_` is the broker where one client has the subscriptions of
+    all idle clients, `few_` the one with only publisher and subscriber."""
 
     clients: int
     subscriptions: int
@@ -64,13 +64,13 @@ class Row:
     cpu_us: float
     same_table_cpu_us: float
     few_cpu_us: float
-    #: Of CPU time: what one publication costs there, of what it costs with the crowd.
+    #: CPU time of a publication at that broker, divided by its CPU time with the idle clients.
     same_table_share: float
     share: float
 
 
-class Way:
-    """A broker with its traffic, and how it did in each round."""
+class MeasuredBroker:
+    """A broker with its traffic, and the results of each round."""
 
     def __init__(self, broker: Child, traffic: Traffic) -> None:
         self.broker = broker
@@ -91,40 +91,40 @@ def measure(
     publications: int,
     rounds: int = ROUNDS,
     progress: Callable[[str], None] = lambda _: None,
-) -> Row:
-    """Run the brokers; each round is so many publications, and `progress` is told what is next.
+) -> ClientsRow:
+    """Measure the brokers; each round sends `publications`, `progress` is called with each step.
 
     Raises CannotMeasure if a process may not have so many connections, or CPU times cannot be read;
-    ChildFailed if a process fails, or a publication is lost, doubled or reordered.
+    ChildFailed if a process fails, or a publication is lost, duplicated or reordered.
     """
     require_cpu_clock()
     allow_connections(clients)  # For the children too: they inherit the limit.
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-")))
-        stage = Stage(stack, directory)
+        processes = TrafficProcesses(stack, directory)
         progress("starting processes")
-        ways = {}
+        brokers = {}
         for name, others in (("many", clients), ("same-table", 1), ("few", 0)):
-            broker = lone_broker(stage, directory, name, [])
+            broker = lone_broker(processes, directory, name, [])
             port = int(broker.ready())
-            publisher = stage.publisher("client", PUBLISHER, port)
+            publisher = processes.publisher("client", PUBLISHER, port)
             publisher.ready()
-            subscriber = stage.subscriber("client", SUBSCRIBER, port, [WANTED])
+            subscriber = processes.subscriber("client", SUBSCRIBER, port, [WANTED])
             subscriber.ready()
-            ways[name] = Way(broker, Traffic(publisher, subscriber))
+            brokers[name] = MeasuredBroker(broker, Traffic(publisher, subscriber))
             if others:
                 progress(f"connecting {others:,} clients")
-                crowd = stage.start(f"crowd-{others}", "bench.micro.idle_clients")
-                crowd.tell(msgspec.json.encode(Crowd(port, others, subscriptions)))
-                crowd.ready()
-        for way in ways.values():
-            way.traffic.run(WARM_UP)
+                idle = processes.start(f"idle-{others}", "bench.micro.idle_clients")
+                idle.tell(msgspec.json.encode(IdleClients(port, others, subscriptions)))
+                idle.ready()
+        for each in brokers.values():
+            each.traffic.run(WARM_UP)
         for number in range(1, rounds + 1):
-            for name, way in ways.items():
+            for name, each in brokers.items():
                 progress(f"{name}, round {number} of {rounds}")
-                way.run(publications)
-        many, same, few = ways["many"], ways["same-table"], ways["few"]
-        return Row(
+                each.run(publications)
+        many, same, few = brokers["many"], brokers["same-table"], brokers["few"]
+        return ClientsRow(
             clients=clients,
             subscriptions=subscriptions,
             rss_mb=round(rss_mb(many.broker.pid), 1),
@@ -158,29 +158,29 @@ Examples:
     type=click.IntRange(min=1),
     default=2000,
     show_default=True,
-    help="How many are connected besides publisher and subscriber.",
+    help="Idle clients besides publisher and subscriber.",
 )
 @click.option(
     "--subscriptions",
     type=click.IntRange(min=0),
     default=10_000,
     show_default=True,
-    help="How many they hold in all.",
+    help="Subscriptions of all idle clients together.",
 )
 @click.option(
     "--publications",
     type=click.IntRange(min=1),
     default=PUBLICATIONS,
     show_default=True,
-    help="How many go through each broker in each round.",
+    help="Publications through each broker in each round.",
 )
 def clients(*, as_json: bool, clients: int, subscriptions: int, publications: int) -> None:
-    """A broker with thousands of clients beside others: memory, and what it still can do.
+    """Memory and speed of a broker with thousands of clients, beside two others.
 
-    The others have the same subscriptions from one client, and nobody but publisher and subscriber.
+    One has the same subscriptions from one client, the other only publisher and subscriber.
 
-    Ends with exit code 1 if a publication is lost, doubled or reordered; whether the goals hold is
-    only said, for times depend on the machine.
+    Exits with code 1 if a publication is lost, duplicated or reordered; the goals are only
+    reported, since times depend on the machine.
     """
     with steps_shown(3 + 3 * ROUNDS) as progress:
         row = measure(
@@ -201,14 +201,14 @@ def clients(*, as_json: bool, clients: int, subscriptions: int, publications: in
     )
     console.print(
         f"goals: at most {MAX_RSS_MB:g} MB; at least {MIN_SAME_TABLE_SHARE:g} of the speed with "
-        f"the same subscriptions of one client (it is {row.same_table_share:.2f}), and "
-        f"{MIN_SHARE:g} of that with nobody else (it is {row.share:.2f})",
+        f"the same subscriptions from one client (now {row.same_table_share:.2f}), and "
+        f"{MIN_SHARE:g} of that without other clients (now {row.share:.2f})",
         highlight=False,
     )
     console.print("The goals hold." if holds else "Not all goals hold.")
 
 
-def table(row: Row) -> Table:
+def table(row: ClientsRow) -> Table:
     shown = Table(title="One broker, with many clients and with few", box=box.SIMPLE_HEAD)
     for heading in ("clients", "subscriptions", "MB", "publications/s", "CPU µs each"):
         shown.add_column(heading, justify="right")

@@ -1,19 +1,19 @@
-"""`padres-tx bench hop`: what a publication costs one broker, beside a bare relay.
+"""`padres-tx bench hop`: the cost of a publication at one broker, beside a bare relay.
 
-Three processes do the same work at the same time of day, in turn, round after round:
+Three processes do the same work in turn, round after round:
 
-- a broker between two neighbours, which forwards what comes from one to the other: it decodes,
-  matches, numbers, keeps until it is acknowledged, acknowledges, and sends. This is the hop that a
-  publication meets most often, and the `ratio` is its;
-- a broker between two clients (`edge`), which in addition checks that the publisher may publish
-  what it sends, and that it is well-formed;
-- a bare Twisted relay (`relay`), which cuts the same bytes into frames and gives them on.
+- a broker between two neighbours, which forwards publications from one to the other: it decodes,
+  matches, numbers, keeps until acknowledged, acknowledges, and sends. This is the most frequent
+  kind of hop, and `ratio` refers to it;
+- a broker between two clients (`edge`), which also checks that publications are well-formed and
+  that the publisher has advertised them;
+- a bare Twisted relay (`relay`), which splits the same bytes into frames and forwards them.
 
 The brokers are processes as `padres-tx up` starts them; the neighbours and clients are lean
-(`ends`). All three are saturated: there is always more to read. CPU time is what the process has
-used, user and system, in the kernel's own account; that of the best round is told. A ratio is the
-median over rounds of what two of them needed one after the other, since the speed of a shared
-machine changes. Tracing is off.
+(`endpoints`). All three are saturated: there is always more to read. CPU time is user and system
+time of the process, as the kernel counts it; the best round is reported. A ratio is the median over
+rounds of the CPU times of two processes one after the other, since the speed of a shared machine
+changes. Tracing is off.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from rich.table import Table
 
 from bench.children import Child, cpu_s, require_cpu_clock
 from bench.micro.progress import steps_shown
-from bench.micro.traffic import WANTED, Stage, Traffic, not_matching
+from bench.micro.traffic import WANTED, Traffic, TrafficProcesses, not_matching
 from topologies import BrokerSpec, Edge, Topology
 
-#: How often each of the three runs; the best round counts.
+#: Rounds of each of the three; the best one counts.
 ROUNDS: Final = 25
 
-#: Of the bare relay; and for a publisher's edge broker, which has more to check.
+#: Goals relative to the bare relay; a publisher's edge broker has more to check.
 MAX_RATIO: Final = 2.5
 MAX_EDGE_RATIO: Final = 3.0
 
-#: Publications before the first round: caches fill, and the adaptive interpreter settles.
+#: Publications before the first round, to fill caches and warm up the adaptive interpreter.
 WARM_UP: Final = 2000
 
-#: Neighbours' names sort before the broker's, so that it waits for them and dials nobody.
+#: Neighbours' names sort before the broker's, so that it waits for their connections.
 SOURCE, TARGET, OTHER, BROKER = "A", "B", "C", "H"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What `--json` prints; times in microseconds per publication."""
+class HopRow:
+    """The output of `--json`; times in microseconds per publication."""
 
     broker_us: float
     relay_us: float
@@ -65,8 +65,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A process to measure, and what goes through it."""
+class Route:
+    """A process to measure, and the traffic through it."""
 
     process: Child
     traffic: Traffic
@@ -83,8 +83,8 @@ def measure(
     subscriptions: int = 0,
     rounds: int = ROUNDS,
     progress: Callable[[str], None] = lambda _: None,
-) -> Row:
-    """Run all three; each round is so many publications, and `progress` is told what is next.
+) -> HopRow:
+    """Measure all three; each round sends `publications`, and `progress` is called with each step.
 
     Raises ChildFailed if a process fails, or a publication is lost, doubled or reordered;
     CannotMeasure where CPU times cannot be read.
@@ -93,15 +93,15 @@ def measure(
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-"))
         progress("starting processes")
-        ways = _start(Stage(stack, Path(directory)), Path(directory), subscriptions)
-        us: dict[str, list[float]] = {name: [] for name in ways}
-        for way in ways.values():
-            way.traffic.run(WARM_UP)
+        routes = _start(TrafficProcesses(stack, Path(directory)), Path(directory), subscriptions)
+        us: dict[str, list[float]] = {name: [] for name in routes}
+        for route in routes.values():
+            route.traffic.run(WARM_UP)
         for number in range(1, rounds + 1):
-            for name, way in ways.items():
+            for name, route in routes.items():
                 progress(f"{name}, round {number} of {rounds}")
-                us[name].append(way.us_per_publication(publications))
-    return Row(
+                us[name].append(route.us_per_publication(publications))
+    return HopRow(
         broker_us=round(min(us["broker"]), 3),
         relay_us=round(min(us["relay"]), 3),
         ratio=median_ratio(us["broker"], us["relay"], 2),
@@ -113,43 +113,45 @@ def measure(
 
 
 def median_ratio(over: list[float], under: list[float], digits: int) -> float:
-    """Of two series of rounds that were run in turn."""
+    """The median ratio of two series of rounds that were run in turn."""
     ratios = [a / b for a, b in zip(over, under, strict=True)]
     return round(statistics.median(ratios), digits)
 
 
-def _start(stage: Stage, directory: Path, subscriptions: int) -> dict[str, Way]:
-    """The three processes with their ends connected."""
+def _start(processes: TrafficProcesses, directory: Path, subscriptions: int) -> dict[str, Route]:
+    """The three processes with their endpoints connected."""
     others = not_matching(subscriptions)
     neighbours = [SOURCE, TARGET, OTHER] if others else [SOURCE, TARGET]
-    forwarding = lone_broker(stage, directory, "forwarding", neighbours)
-    edge = lone_broker(stage, directory, "edge", [])
-    [(relay, relay_port)] = stage.relays(1)
+    forwarding = lone_broker(processes, directory, "forwarding", neighbours)
+    edge = lone_broker(processes, directory, "edge", [])
+    [(relay, relay_port)] = processes.relays(1)
     port, edge_port = int(forwarding.ready()), int(edge.ready())
     ends = [
-        stage.subscriber("broker", TARGET, port, [WANTED]),
-        stage.publisher("broker", SOURCE, port),
-        stage.subscriber("client", TARGET, edge_port, [WANTED]),
-        stage.publisher("client", SOURCE, edge_port),
-        stage.subscriber("frames", TARGET, relay_port, []),
-        stage.publisher("frames", SOURCE, relay_port),
+        processes.subscriber("broker", TARGET, port, [WANTED]),
+        processes.publisher("broker", SOURCE, port),
+        processes.subscriber("client", TARGET, edge_port, [WANTED]),
+        processes.publisher("client", SOURCE, edge_port),
+        processes.subscriber("frames", TARGET, relay_port, []),
+        processes.publisher("frames", SOURCE, relay_port),
     ]
     if others:
-        # Somebody else's, so that the search for the subscriber cannot spare them.
-        ends.append(stage.subscriber("broker", OTHER, port, others))
-        ends.append(stage.subscriber("client", OTHER, edge_port, others))
+        # Of another subscriber, so that the search for the first one cannot skip them.
+        ends.append(processes.subscriber("broker", OTHER, port, others))
+        ends.append(processes.subscriber("client", OTHER, edge_port, others))
     for end in ends:
         end.ready()
     return {
-        "broker": Way(forwarding, Traffic(ends[1], ends[0])),
-        "edge": Way(edge, Traffic(ends[3], ends[2])),
-        "relay": Way(relay, Traffic(ends[5], ends[4])),
+        "broker": Route(forwarding, Traffic(ends[1], ends[0])),
+        "edge": Route(edge, Traffic(ends[3], ends[2])),
+        "relay": Route(relay, Traffic(ends[5], ends[4])),
     }
 
 
-def lone_broker(stage: Stage, directory: Path, name: str, neighbours: list[str]) -> Child:
-    """A broker process whose neighbours are the benchmark's own; it says its port when it is up."""
-    # The broker never dials them, but a topology wants a port for everyone.
+def lone_broker(
+    processes: TrafficProcesses, directory: Path, name: str, neighbours: list[str]
+) -> Child:
+    """A broker process whose neighbours are endpoints; its first line is its port."""
+    # The broker never dials them, but a topology requires a port for each broker.
     brokers = [BrokerSpec(name=other, port=number) for number, other in enumerate(neighbours, 1)]
     topology = Topology(
         name=name,
@@ -158,7 +160,7 @@ def lone_broker(stage: Stage, directory: Path, name: str, neighbours: list[str])
     )
     file = directory / f"{name}.json"
     file.write_text(topology.to_json(), encoding="utf-8")
-    return stage.start(name, "padres_tx.cli.broker_child", str(file), BROKER, "--ready-fd", "1")
+    return processes.start(name, "padres_tx.cli.broker_child", str(file), BROKER, "--ready-fd", "1")
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -178,21 +180,21 @@ Examples:
     type=click.IntRange(min=1),
     default=20_000,
     show_default=True,
-    help="How many go through each process in each round.",
+    help="Publications through each process in each round.",
 )
 @click.option(
     "--subscriptions",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How many others, that do not match, are in the brokers' tables.",
+    help="Additional subscriptions in the brokers' tables, none of which matches.",
 )
 def hop(*, as_json: bool, publications: int, subscriptions: int) -> None:
     """CPU microseconds per publication in one broker, beside a bare Twisted relay.
 
     The same frames go through a broker between two neighbours, a broker between two clients, and
-    the relay. Ends with exit code 1 if a publication is lost, doubled or reordered; whether the
-    goals hold is only said, for times depend on the machine.
+    the relay. Exits with code 1 if a publication is lost, duplicated or reordered; the goals are
+    only reported, since times depend on the machine.
     """
     with steps_shown(1 + 3 * ROUNDS) as progress:
         row = measure(publications=publications, subscriptions=subscriptions, progress=progress)
@@ -205,7 +207,7 @@ def hop(*, as_json: bool, publications: int, subscriptions: int) -> None:
     console.print("The goals hold." if holds else "Not all goals hold.")
 
 
-def table(row: Row) -> Table:
+def table(row: HopRow) -> Table:
     shown = Table(
         title=f"CPU per publication, {row.subscriptions:,} other subscriptions",
         box=box.SIMPLE_HEAD,

@@ -1,11 +1,11 @@
-"""A crowd of clients in one process: connected, subscribed, and silent but for signs of life.
+"""Idle clients in one process: connected, subscribed, and sending nothing but heartbeats.
 
-It is what a broker has to bear beside its traffic (`bench clients`). Each client is a connection
-and a link of its own, as lean as the other ends of a benchmark (`ends`). Their subscriptions lie in
-the advertised space and match no event.
+They are the load of a broker beside its traffic in `bench clients`. Each client has its own
+connection and link, as lean as the other `endpoints`. Their subscriptions are in the advertised
+space and match no event.
 
-It runs as a child (`children`): its first line is a `Crowd`, which it answers when all have
-subscribed; then it keeps the links alive until the leash is let go.
+The process is a child (`children`): the first line that it reads is an `IdleClients`; it replies
+when all are subscribed, and then keeps the links alive until its standard input is closed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 import msgspec
 
 from bench.errors import CannotMeasure
-from bench.micro.endpoints import TICK_S, Linked, Task, connect
+from bench.micro.endpoints import TICK_S, EndpointTask, LinkConnection, connect
 
 #: Descriptors that a process needs for itself.
 SPARE: Final = 64
 
 
-class Crowd(msgspec.Struct, frozen=True):
-    """So many clients of a broker, with so many subscriptions in all."""
+class IdleClients(msgspec.Struct, frozen=True):
+    """The number of clients of a broker, and of their subscriptions in all."""
 
     port: int
     clients: int
@@ -33,9 +33,9 @@ class Crowd(msgspec.Struct, frozen=True):
 
 
 def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files, if need be and as far as it may.
+    """Raise this process's limit of open files, if necessary and allowed.
 
-    Raises CannotMeasure, which says what to do.
+    Raises CannotMeasure, with what to do.
     """
     needed = count + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -43,36 +43,38 @@ def allow_connections(count: int) -> None:
         if hard != resource.RLIM_INFINITY and hard < needed:
             raise CannotMeasure(
                 f"{count} clients need {needed} open files in a process, and the limit is {hard}; "
-                f"raise it (ulimit -Hn) or take fewer --clients"
+                f"raise it (ulimit -Hn) or use fewer --clients"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def gather(crowd: Crowd) -> list[Linked]:
+def connect_all(idle: IdleClients) -> list[LinkConnection]:
     """The clients, connected and subscribed."""
     lines = []
-    for number in range(crowd.clients):
+    for number in range(idle.clients):
         filters = [
             f"[class,eq,'order'],[instance,eq,'c{each}']"
-            for each in range(number, crowd.subscriptions, crowd.clients)
+            for each in range(number, idle.subscriptions, idle.clients)
         ]
-        line, _, _ = connect(Task("subscriber", "client", crowd.port, f"crowd{number}", filters))
-        assert isinstance(line, Linked)
+        line, _, _ = connect(
+            EndpointTask("subscriber", "client", idle.port, f"idle{number}", filters)
+        )
+        assert isinstance(line, LinkConnection)
         lines.append(line)
     return lines
 
 
 def main() -> None:
-    """Be a crowd until the leash is let go."""
-    orders = sys.stdin.buffer
-    crowd = msgspec.json.decode(orders.readline(), type=Crowd)
-    allow_connections(crowd.clients)
-    lines = gather(crowd)
+    """Keep the clients connected until standard input is closed."""
+    commands = sys.stdin.buffer
+    idle = msgspec.json.decode(commands.readline(), type=IdleClients)
+    allow_connections(idle.clients)
+    lines = connect_all(idle)
     sys.stdout.buffer.write(b"ready\n")
     sys.stdout.buffer.flush()
-    leash = select.poll()
-    leash.register(orders, select.POLLIN)
-    while not leash.poll(TICK_S * 1000):
+    closing = select.poll()
+    closing.register(commands, select.POLLIN)
+    while not closing.poll(TICK_S * 1000):
         for line in lines:
             line.attend()
 

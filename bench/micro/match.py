@@ -5,15 +5,15 @@ ranges, each 2 % of its attribute wide at 10,000 subscriptions and narrower with
 more, so that the number of matches stays; `mixed`, the same with 5 % of the subscriptions leaving
 the first attribute open.
 
-Plain `intervaltree` means one tree for each attribute, each asked for the publication's value, the
-answers intersected. An open attribute is an interval from minus to plus infinity in it. Equal
-intervals share one node, without which the library takes quadratic time to build (they all have
-one hash).
+Plain `intervaltree` means one tree for each attribute; each is searched for the publication's
+value, and the results are intersected. An open attribute is an interval from minus to plus
+infinity. Equal intervals share one node, without which the library takes quadratic time to build
+(they all have one hash).
 
-All three ways answer the same publications in turn, so that a slow moment of the machine hits
-them alike, and the best of several passes counts. The two yardsticks get fewer publications where
-they are slow. That all three find the same is checked first. With the default sizes most of the
-run goes into building interval trees, of 100,000 intervals each.
+All three match the same publications in turn, so that a slow moment of the machine affects all of
+them, and the best of several passes counts. The two yardsticks get fewer publications where they
+are slow. Before the measurement all three are checked to find the same. With the default sizes most
+of the run time goes into building interval trees of 100,000 intervals each.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from overlay.matching.index import Index
 from overlay.messages import Hop, Version
 
 Point = Mapping[str, Value]
-Workload = tuple[list[Filter], Iterator[Point]]
+MatchWorkload = tuple[list[Filter], Iterator[Point]]
 
 #: Enough for a broker's neighbours and clients; matching does not depend on it.
 HOPS: Final = tuple(Hop(f"B{number}") for number in range(8))
-#: Publications on which the three ways are compared; a linear scan of 100,000 takes 0.1 s for each.
+#: Publications on which the three are compared; a linear scan of 100,000 takes 0.1 s for each.
 CHECKED: Final = 20
-#: The best pass counts: others share the machine.
+#: The best pass counts, since other programs share the machine.
 PASSES: Final = 5
-#: And where the index has no yardstick beside it: these are short.
+#: Where the index runs without the yardsticks: these passes are short.
 ALONE_PASSES: Final = 50
-#: What a pass of a yardstick may take, so that the whole run stays below two minutes.
+#: The time limit of a yardstick's pass, so that the whole run stays below two minutes.
 PASS_S: Final = 0.3
-#: Removing a part tells the cost as well as removing all.
+#: Removing a part measures the cost as well as removing all.
 REMOVED: Final = 10_000
 
 
@@ -67,8 +67,8 @@ class Subscription:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What `--json` prints for a workload and a size."""
+class MatchRow:
+    """The output of `--json` for a workload and a size."""
 
     workload: str
     subscriptions: int
@@ -81,9 +81,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row, and what only people are shown."""
+    """A row, and the values that only the table shows."""
 
-    row: Row
+    row: MatchRow
     matches: float
     hops_us: float
 
@@ -95,7 +95,7 @@ CLASSES: Final = 100
 ATTRIBUTES: Final = ("x", "y", "z")
 
 
-def workflow(count: int, choose: random.Random) -> Workload:
+def workflow(count: int, choose: random.Random) -> MatchWorkload:
     pairs = [(f"p{number % CLASSES}", f"x{number // CLASSES}") for number in range(count)]
     choose.shuffle(pairs)
 
@@ -107,7 +107,7 @@ def workflow(count: int, choose: random.Random) -> Workload:
     return [Filter(class_=class_, instance=instance) for class_, instance in pairs], points()
 
 
-def ranges(count: int, choose: random.Random, open_part: float = 0.0) -> Workload:
+def ranges(count: int, choose: random.Random, open_part: float = 0.0) -> MatchWorkload:
     width = min(1.0, 0.02 * (10_000 / count) ** (1 / 3))
 
     def box() -> Filter:
@@ -122,12 +122,12 @@ def ranges(count: int, choose: random.Random, open_part: float = 0.0) -> Workloa
     return [box() for _ in range(count)], points()
 
 
-def mixed(count: int, choose: random.Random) -> Workload:
+def mixed(count: int, choose: random.Random) -> MatchWorkload:
     return ranges(count, choose, open_part=0.05)
 
 
-#: By name, what makes so many filters and an endless stream of publications.
-WORKLOADS: Final[Mapping[str, Callable[[int, random.Random], Workload]]] = {
+#: Each makes a number of filters, and an endless stream of publications.
+WORKLOADS: Final[Mapping[str, Callable[[int, random.Random], MatchWorkload]]] = {
     "workflow": workflow,
     "ranges": ranges,
     "mixed": mixed,
@@ -148,7 +148,7 @@ class LinearScan:
 
 
 class PlainTrees:
-    """One interval tree for each attribute, each asked, the answers intersected."""
+    """One interval tree for each attribute; their results are intersected."""
 
     def __init__(self, subscriptions: list[Subscription]) -> None:
         self._subscriptions = subscriptions
@@ -172,7 +172,7 @@ class PlainTrees:
 
 
 def _half_open(filter: Filter, name: str) -> tuple[Any, Any]:
-    """The attribute's interval as the library wants it, without its upper end.
+    """The attribute's interval as the library requires it, without its upper end.
 
     The workloads have closed intervals only, of which the next value after the upper end is
     that end: for a string, the one with a zero character more.
@@ -185,14 +185,14 @@ def _half_open(filter: Filter, name: str) -> tuple[Any, Any]:
     return lo, hi + "\0" if isinstance(hi, str) else math.nextafter(hi, math.inf)
 
 
-Way = Callable[[Point], list[Subscription]]
+Matcher = Callable[[Point], list[Subscription]]
 
 
 # --- measuring ------------------------------------------------------------------------------
 
 
 class Disagreement(click.ClickException):
-    """The three ways do not find the same: a bug, and no time is worth printing."""
+    """The three matchers do not find the same, which is a bug; no times are printed."""
 
     exit_code = 1
 
@@ -200,7 +200,7 @@ class Disagreement(click.ClickException):
 def drawn(
     workload: str, count: int, publications: int, seed: int
 ) -> tuple[list[Subscription], list[Point], list[Subscription]]:
-    """Subscriptions, publications for them, and the subscriptions that leave in the end."""
+    """Subscriptions, publications for them, and the subscriptions that are removed at the end."""
     choose = random.Random(f"{seed} {workload} {count}")
     filters, source = WORKLOADS[workload](count, choose)
     points = [next(source) for _ in range(publications)]
@@ -209,7 +209,7 @@ def drawn(
 
 
 def measure(workload: str, *, count: int, publications: int, seed: int) -> Measured:
-    """Run one workload at one size.
+    """Measure one workload at one size.
 
     Raises Disagreement if the index does not find what the yardsticks find.
     """
@@ -224,7 +224,7 @@ def measure(workload: str, *, count: int, publications: int, seed: int) -> Measu
     matches = sum(len(index.matching(point)) for point in points) / len(points)
     remove_us = _us_of_each(index.remove, leaving)
     return Measured(
-        Row(
+        MatchRow(
             workload,
             count,
             round(index_us, 3),
@@ -239,19 +239,20 @@ def measure(workload: str, *, count: int, publications: int, seed: int) -> Measu
 
 
 @dataclass(frozen=True)
-class Alone:
-    """What the index takes, in microseconds."""
+class IndexTimes:
+    """The times of the index, in microseconds."""
 
     match_us: float
     insert_us: float
     remove_us: float
 
 
-def alone(workload: str, *, counts: Sequence[int], publications: int, seed: int) -> list[Alone]:
-    """Run one workload at some sizes without the yardsticks, which take long to build.
+def index_alone(
+    workload: str, *, counts: Sequence[int], publications: int, seed: int
+) -> list[IndexTimes]:
+    """Measure one workload at some sizes without the yardsticks, which take long to build.
 
-    Publications go to the sizes in turn, since others share the machine; the best pass of each
-    counts.
+    The sizes take turns, since other programs share the machine; the best pass of each counts.
     """
     indexes: list[Index[Subscription]] = []
     asked: list[list[Point]] = []
@@ -271,35 +272,35 @@ def alone(workload: str, *, counts: Sequence[int], publications: int, seed: int)
     ]
     matched_us = [min(times) for times in zip(*passes, strict=True)]
     removed_us = [_us_of_each(i.remove, leaving) for i, leaving in zip(indexes, gone, strict=True)]
-    return [Alone(*us) for us in zip(matched_us, inserted_us, removed_us, strict=True)]
+    return [IndexTimes(*us) for us in zip(matched_us, inserted_us, removed_us, strict=True)]
 
 
-def require_agreement(ways: Sequence[Way], points: Sequence[Point]) -> None:
-    """Raise Disagreement unless all ways find the same subscriptions, in the same order."""
+def require_agreement(matchers: Sequence[Matcher], points: Sequence[Point]) -> None:
+    """Raise Disagreement unless all matchers find the same subscriptions, in the same order."""
     for point in points:
-        first, *others = ([id(each) for each in way(point)] for way in ways)
+        first, *others = ([id(each) for each in matcher(point)] for matcher in matchers)
         if any(found != first for found in others):
             raise Disagreement(f"index and yardsticks do not find the same at {point}")
 
 
-def _us_in_turn(ways: list[Callable[[Point], Any]], points: list[Point]) -> list[float]:
-    """Microseconds per publication of each way, the best of several passes over all of them."""
+def _us_in_turn(matchers: list[Callable[[Point], Any]], points: list[Point]) -> list[float]:
+    """Microseconds per publication of each matcher, the best of several passes over all of them."""
     gc.collect()
-    shares = [points[: _affordable(way, points)] for way in ways]
+    shares = [points[: _affordable(matcher, points)] for matcher in matchers]
     passes = [
-        [_us_of_each(way, share) for way, share in zip(ways, shares, strict=True)]
+        [_us_of_each(matcher, share) for matcher, share in zip(matchers, shares, strict=True)]
         for _ in range(PASSES)
     ]
     return [min(times) for times in zip(*passes, strict=True)]
 
 
-def _affordable(way: Callable[[Point], Any], points: list[Point]) -> int:
-    """How many of the points a pass can take, and at least one."""
-    return max(1, int(PASS_S * 1e6 / _us_of_each(way, points[:3])))
+def _affordable(matcher: Callable[[Point], Any], points: list[Point]) -> int:
+    """How many of the points a pass has time for, at least one."""
+    return max(1, int(PASS_S * 1e6 / _us_of_each(matcher, points[:3])))
 
 
 def _us_of_each(act: Callable[[Any], Any], things: list[Any]) -> float:
-    # CPU time: nothing here waits, and others share the machine.
+    # CPU time: nothing here waits, and other programs share the machine.
     start_ns = time.process_time_ns()
     for thing in things:
         act(thing)
@@ -308,12 +309,12 @@ def _us_of_each(act: Callable[[Any], Any], things: list[Any]) -> float:
 
 # --- goals ----------------------------------------------------------------------------------
 
-#: Of plain intervaltree, on ranges at 10,000.
+#: Relative to plain intervaltree, on ranges at 10,000.
 MAX_OF_INTERVALTREE: Final = 0.1
-#: Ten times the subscriptions, on ranges.
+#: Growth with ten times the subscriptions, on ranges.
 MAX_GROWTH: Final = 3.0
-#: The same on workflow, which is to be flat: the search takes the same steps at every size, and
-#: what remains is a larger table's cold memory.
+#: The same on workflow, which should be flat: the search takes the same steps at every size, and
+#: only the cold memory of a larger table remains.
 MAX_GROWTH_FLAT: Final = 1.5
 
 
@@ -323,8 +324,8 @@ MAX_CHANGE_US: Final = 50.0
 LIMITS: Final = {"ranges": MAX_GROWTH, "workflow": MAX_GROWTH_FLAT}
 
 
-def goals(rows: list[Row]) -> list[tuple[str, float, float]]:
-    """What was to be reached, as far as these sizes tell: its name, the ratio, and its limit."""
+def goals(rows: list[MatchRow]) -> list[tuple[str, float, float]]:
+    """The goals that apply to these sizes: name, ratio and limit."""
     times = {(row.workload, row.subscriptions): row for row in rows}
     found = []
     if row := times.get(("ranges", 10_000)):
@@ -342,7 +343,7 @@ def goals(rows: list[Row]) -> list[tuple[str, float, float]]:
 
 
 class Sizes(click.ParamType[list[int]]):
-    """Numbers with commas between them."""
+    """A list of numbers, separated by commas."""
 
     name = "sizes"
 
@@ -352,9 +353,9 @@ class Sizes(click.ParamType[list[int]]):
         try:
             sizes = [int(part) for part in value.split(",")]
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers, such as 1000,10000", param, ctx)
+            self.fail(f"invalid sizes {value!r}: expected numbers such as 1000,10000", param, ctx)
         if min(sizes) < 1:
-            self.fail(f"{min(sizes)} subscriptions are too few: at least 1", param, ctx)
+            self.fail(f"invalid size {min(sizes)}: expected at least 1", param, ctx)
         return sorted(set(sizes))
 
 
@@ -372,22 +373,21 @@ Examples:
     type=Sizes(),
     default="1000,10000,100000",
     show_default=True,
-    help="How many subscriptions, with commas.",
+    help="Numbers of subscriptions, separated by commas.",
 )
 @click.option(
     "--publications",
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="How many publications are matched; fewer by the yardsticks where they are slow.",
+    help="Publications to match; fewer by the yardsticks where they are slow.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random workloads.")
 def match(*, as_json: bool, sizes: list[int], publications: int, seed: int) -> None:
     """Microseconds to match a publication against many subscriptions.
 
-    The index beside a linear scan and plain intervaltree, on three workloads. Ends with exit
-    code 1 if they do not find the same; whether the goals hold is only said, for times depend
-    on the machine.
+    The index beside a linear scan and plain intervaltree, on three workloads. Exits with code 1 if
+    they do not find the same; the goals are only reported, since times depend on the machine.
     """
     measured: list[Measured] = []
     with steps_shown(len(WORKLOADS) * len(sizes)) as progress:
@@ -413,7 +413,7 @@ def match(*, as_json: bool, sizes: list[int], publications: int, seed: int) -> N
         verdict = "holds" if ratio <= limit else "does not hold"
         console.print(f"{name}: {ratio:.2g}, goal at most {limit:g}: {verdict}", highlight=False)
     if not judged:
-        verdict = "These sizes tell nothing about the goals."
+        verdict = "No goal applies to these sizes."
     elif all(ratio <= limit for _, ratio, limit in judged):
         verdict = "All goals hold."
     else:

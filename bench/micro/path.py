@@ -1,23 +1,23 @@
-"""`padres-tx bench path`: how many message delays a transaction takes, one after the other.
+"""`padres-tx bench path`: the number of sequential message delays of a transaction.
 
 The dispatching transaction (Figure 1b) runs in the simulator, on links that all take one unit of
-time, the clients' included; so the time from `beginTX` to the coordinator's result is the number of
-sequential delays, and nothing else. E, D and A1 sit as far apart as the topology allows.
+time, those of clients included; so the time from `beginTX` to the coordinator's result is exactly
+the number of sequential delays. E, D and A1 are as far apart as the topology allows.
 
-What cannot be less (`least_delays`): the coordinator may hear of a commit only after everybody
+The lower bound (`least_delays`): the coordinator may learn of a commit only after every participant
 whose consent it needs has been asked and has answered.
 
-- Static: the plan has to reach the furthest participant's edge broker and an answer has to come
-  back: 2 for E's own link, and twice the distance.
-- Dynamic: what D and A1 do is known to nobody but them. E's tcm has to reach D, D's has to reach
-  A1, and what A1 has done has to become known at E: the links of the three clients are crossed
-  six times, and the ways between their brokers once each, in a circle.
+- Static: the plan has to reach the edge broker of the furthest participant, and an answer has to
+  come back: 2 for E's own link, and twice the distance.
+- Dynamic: only D and A1 know their own operations. E's tcm has to reach D, D's has to reach A1, and
+  A1's operations have to become known at E: the links of the three clients are crossed six times,
+  and the paths between their brokers once each, in a circle.
 
-BL-WAIT is not in the table: it has no protocol to count, it waits as long as `calibrate` says.
+BL-WAIT is not in the table: it has no protocol to count, and waits as long as `calibrate` finds.
 
-With `--measure` the same transaction runs over real broker processes whose links, the clients'
+With `--measure` the same transaction runs over real broker processes whose links, those of clients
 included, have an emulated delay; `measured_ratio` is the median latency, divided by the number of
-delays times that delay. What is above 1 is the machine's work.
+delays times that delay. The excess over 1 is processing time.
 """
 
 from __future__ import annotations
@@ -60,13 +60,7 @@ from padres_tx.examples import dispatching
 from padres_tx.scenarios.placement import spread
 from topologies import Topology, TopologyError, load
 
-#: The engines that have a protocol to count.
-ENGINES: Final = ("s-tx", "d-tx-ni", "d-tx")
-
-#: Of the delays that were counted, over real processes.
-MAX_MEASURED: Final = 1.2
-
-#: D-TX's delays over S-TX's.
+#: The goal for the delays of D-TX, relative to those of S-TX.
 MAX_OVER_STATIC: Final = 3.0
 
 DELAY_MS: Final = 5.0
@@ -80,8 +74,8 @@ EVENT: dict[str, Any] = {"class": "p1", "x": "x1", "n": 1}
 
 
 @dataclass
-class Row:
-    """What `--json` prints."""
+class PathRow:
+    """The output of `--json`."""
 
     engine: str
     topology: str
@@ -101,7 +95,7 @@ class Dispatch:
     ) -> None:
         self.engine = engine
         self.numbers = count(1)
-        #: Which life each client lives, as its broker has told it.
+        #: The life of each client, as its broker has issued it.
         self.lives: dict[str, int] = {}
         self.ended_at = self.delivered_at = 0.0
         self.sim = Simulator(
@@ -130,12 +124,12 @@ class Dispatch:
         tx = ("E", self.lives["E"], next(self.numbers))
         first, event = self._pub("tcm", "E", FIRST), self._pub("pub", "E", EVENT)
         if registry.load(self.engine).is_static:
-            self._say("E", Submit(tx, 60.0, self._plan(first, event)))
+            self._send("E", Submit(tx, 60.0, self._plan(first, event)))
         else:
-            self._say("E", Begin(tx, 60.0))
-            self._say("E", Operate(tx, 0, 0, first))
-            self._say("E", Operate(tx, 0, 1, event))
-            self._say("E", Commit(tx))
+            self._send("E", Begin(tx, 60.0))
+            self._send("E", Operate(tx, 0, 0, first))
+            self._send("E", Operate(tx, 0, 1, event))
+            self._send("E", Commit(tx))
         self.sim.run(until=began + 1.0)
         assert self.ended_at and self.delivered_at, "the transaction was not committed"
         delays = round((self.ended_at - began) / DELAY_STEP_S)
@@ -156,7 +150,7 @@ class Dispatch:
     def _pub(self, kind: Any, client: str, point: dict[str, Any]) -> Step:
         return Step(client, kind, point=point, seq=next(self.numbers))
 
-    def _say(self, client: str, message: Any) -> None:
+    def _send(self, client: str, message: Any) -> None:
         self.sim.send(client, engine_message(self.engine, from_client.encode(message)))
 
     def _receiver(self, client: str) -> Any:
@@ -166,26 +160,32 @@ class Dispatch:
             elif isinstance(message, Done):
                 self.lives.setdefault(client, message.number)
             elif isinstance(message, EngineMessage):
-                told = to_client.decode(message.body)
-                if isinstance(told, Ended) and client == "E" and told.committed:
+                body = to_client.decode(message.body)
+                if isinstance(body, Ended) and client == "E" and body.committed:
                     self.ended_at = now
-                elif isinstance(told, Tcm):
-                    return self._react(client, told)
+                elif isinstance(body, Tcm):
+                    return self._react(client, body)
             return []
 
         return receive
 
-    def _react(self, client: str, told: Tcm) -> list[AnyMessage]:
+    def _react(self, client: str, tcm: Tcm) -> list[AnyMessage]:
         steps = [self._pub("tcm", "D", ASSIGN), Step("D", "usub", X1)]
         if client == "A1":
             steps = [Step("A1", "sub", X1)]
-        said: list[Any] = [Operate(told.tx, told.frame, n, step) for n, step in enumerate(steps)]
-        said.append(Finish(told.tx, told.frame))
-        return [engine_message(self.engine, from_client.encode(message)) for message in said]
+        sent: list[Any] = [Operate(tcm.tx, tcm.frame, n, step) for n, step in enumerate(steps)]
+        sent.append(Finish(tcm.tx, tcm.frame))
+        return [engine_message(self.engine, from_client.encode(message)) for message in sent]
+
+
+def engines() -> list[str]:
+    """The package's engines that have a protocol to count, those that promise least first."""
+    found = [name for name in registry.by_promises(own=True) if registry.load(name).broker]
+    return found[::-1]
 
 
 def least_delays(topology: Topology, engine: str) -> int:
-    """The fewest delays that any protocol needs; argued in the module's docstring."""
+    """The fewest delays of any protocol; the module's docstring has the argument."""
     hops = dict(nx.all_pairs_shortest_path_length(topology.graph()))
     e, d, a1 = spread(topology, 3)
     if registry.load(engine).is_static:
@@ -193,15 +193,15 @@ def least_delays(topology: Topology, engine: str) -> int:
     return 6 + int(hops[e][d] + hops[d][a1] + hops[a1][e])
 
 
-def counted(topology: Topology, engine: str) -> Row:
-    """What the simulator counts."""
+def counted(topology: Topology, engine: str) -> PathRow:
+    """The row that the simulator counts."""
     delays, delivery, messages = Dispatch(topology, engine).run()
     least = least_delays(topology, engine)
-    return Row(engine, topology.name, delays, least, messages, delivery)
+    return PathRow(engine, topology.name, delays, least, messages, delivery)
 
 
-def measured(topology: Topology, rows: list[Row], transactions: int, delay_ms: float) -> None:
-    """Fill in the ratios that real processes show."""
+def measured(topology: Topology, rows: list[PathRow], transactions: int, delay_ms: float) -> None:
+    """Fill in the ratios measured with real processes."""
     edges = [edge.model_copy(update={"delay_ms": delay_ms}) for edge in topology.edges]
     slow = topology.model_copy(update={"edges": tuple(edges), "client_delay_ms": delay_ms})
     with launcher.overlay(slow) as running:
@@ -237,24 +237,24 @@ async def _latency_ms(
     epilog="\b\nExamples:\n  padres-tx bench path\n  padres-tx bench path --topology nine --measure"
 )
 @click.option("--topology", default="three", show_default=True, help="A name or a file.")
-@click.option("--measure/--no-measure", default=True, help="Over real processes, too.")
+@click.option("--measure/--no-measure", default=True, help="Also measure with real processes.")
 @click.option("--transactions", default=TRANSACTIONS, show_default=True, type=click.IntRange(1))
 @click.option("--delay-ms", default=DELAY_MS, show_default=True, type=click.FloatRange(0.1, 1000))
-@click.option("--json", "as_json", is_flag=True, help="A list of objects, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 def path(topology: str, measure: bool, transactions: int, delay_ms: float, as_json: bool) -> None:
     """Count the message delays of the dispatching transaction, engine by engine."""
     try:
         tree = load(topology)
     except TopologyError as error:
         raise click.UsageError(str(error)) from None
-    rows = [counted(tree, engine) for engine in ENGINES]
+    rows = [counted(tree, engine) for engine in engines()]
     if measure:
         measured(tree, rows, transactions, delay_ms)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     console = Console()
-    table = Table(title=f"message delays, one after the other: {tree.name}")
+    table = Table(title=f"sequential message delays: {tree.name}")
     for column in (
         "engine",
         "delays",

@@ -1,4 +1,4 @@
-"""How far a benchmark is, shown on standard error while it runs and gone when it is over."""
+"""The progress bar of a benchmark, on standard error; removed when the benchmark ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 @contextmanager
 def steps_shown(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar of so many steps; call what this gives at the beginning of each, with its name."""
+    """Show a bar of `total` steps; call the yielded function with each step's name as it begins."""
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task, done = bar.add_task("", total=total), count()
         yield lambda step: bar.update(task, description=step, completed=next(done))

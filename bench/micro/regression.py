@@ -1,12 +1,12 @@
-"""`padres-tx bench all`: every benchmark in one run, beside the figures that were last committed.
+"""`padres-tx bench all`: every benchmark in one run, compared with the committed figures.
 
 A figure is a ratio within one run, or a count, so that another machine or a slow day changes it
-little; what it was in microseconds or megabytes stands beside it for people. Each has a margin for
-noise, and what is worse than its committed value by more than that is said. `--save` makes this
-run's figures the committed ones (`figures.json`, beside this module) and writes the table into the
-README, between two marks.
+little; its value in microseconds or megabytes is shown beside it. Each has a margin for noise; a
+figure that is worse than the committed one by more than that is reported. `--save` commits this
+run's figures (`figures.json`, beside this module) and writes the table into the README, between two
+marks.
 
-Sizes are chosen so that the whole takes a few minutes. What the benchmarks do is theirs to know.
+Sizes are chosen so that all benchmarks together take a few minutes.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ README: Final = Path(__file__).parents[2] / "README.md"
 BEGIN: Final = "<!-- benchmarks: written by `padres-tx bench all --save` -->"
 END: Final = "<!-- end of benchmarks -->"
 
-#: What two runs on a quiet machine differ in, and some more.
+#: More than the difference between two runs on a quiet machine.
 NOISE: Final = 0.2
-#: Where the kernel's scheduling has a say.
+#: For figures that depend on the kernel's scheduling.
 MORE_NOISE: Final = 0.35
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One line of the table. `value` is a ratio or a count; `seen` what it was on this machine."""
+    """One line of the table. `value` is a ratio or a count; `seen` the value on this machine."""
 
     name: str
     value: float
     seen: str
-    #: What it should be at most, or at least if `more_is_better`; None if nobody has said.
+    #: The largest value wanted, or the least if `more_is_better`; None if there is no goal.
     goal: float | None = None
     more_is_better: bool = False
     noise: float = NOISE
@@ -66,7 +66,7 @@ class Figure(msgspec.Struct, frozen=True):
         return self.value > other * (1 + self.noise)
 
 
-class Report(msgspec.Struct, frozen=True):
+class BenchmarkReport(msgspec.Struct, frozen=True):
     """A run: the machine, how long it took, and its figures."""
 
     machine: str
@@ -123,7 +123,9 @@ def matching() -> Iterator[Figure]:
         noise=MORE_NOISE,
     )
     for workload, limit in match.LIMITS.items():
-        less, more = match.alone(workload, counts=(10_000, 100_000), publications=1000, seed=0)
+        less, more = match.index_alone(
+            workload, counts=(10_000, 100_000), publications=1000, seed=0
+        )
         yield Figure(
             f"{workload} at 100,000 / 10,000",
             round(more.match_us / less.match_us, 2),
@@ -140,7 +142,7 @@ def matching() -> Iterator[Figure]:
         )
 
 
-def crowds() -> Iterator[Figure]:
+def many_clients() -> Iterator[Figure]:
     row = clients.measure(clients=2000, subscriptions=10_000, publications=clients.PUBLICATIONS)
     yield Figure(
         "2,000 clients / 1 with the same subscriptions, speed of a broker",
@@ -188,30 +190,30 @@ BENCHMARKS: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "match": matching,
     "hop": hops,
     "chain": chains,
-    "clients": crowds,
+    "clients": many_clients,
     "start": starts,
 }
 
 
-# --- what is made of them -------------------------------------------------------------------
+# --- reporting -----------------------------------------------------------------------------
 
 
 def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
-def committed(file: Path = COMMITTED) -> Report | None:
+def committed(file: Path = COMMITTED) -> BenchmarkReport | None:
     """The figures of the last commit; None if there are none. Raises FiguresError."""
     if not file.exists():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
+        return msgspec.json.decode(file.read_bytes(), type=BenchmarkReport)
     except msgspec.DecodeError as error:
         raise FiguresError(f"{file}: {error}") from None
 
 
-def worse(report: Report, before: Report | None) -> list[str]:
-    """What has become worse by more than noise, one line each."""
+def worse(report: BenchmarkReport, before: BenchmarkReport | None) -> list[str]:
+    """A line for each figure that is worse by more than noise."""
     known = {figure.name: figure for figure in before.figures} if before is not None else {}
     return [
         f"{figure.name}: {figure.value:g}, was {known[figure.name].value:g}"
@@ -226,7 +228,7 @@ def _goal(figure: Figure) -> str:
     return f"{'at least' if figure.more_is_better else 'at most'} {figure.goal:.3g}"
 
 
-def table(report: Report, before: Report | None) -> Table:
+def table(report: BenchmarkReport, before: BenchmarkReport | None) -> Table:
     known = {figure.name: figure.value for figure in before.figures} if before is not None else {}
     shown = Table(title=f"{report.machine}; {report.took_s:.0f} s", box=box.SIMPLE_HEAD)
     shown.add_column("ratio")
@@ -241,7 +243,7 @@ def table(report: Report, before: Report | None) -> Table:
     return shown
 
 
-def readme_table(report: Report) -> str:
+def readme_table(report: BenchmarkReport) -> str:
     lines = [
         f"`make bench` on {report.machine}:",
         "",
@@ -256,7 +258,7 @@ def readme_table(report: Report) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """The text with what stands between the marks replaced. Raises FiguresError without marks."""
+    """The text with a new table between the marks. Raises FiguresError without marks."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -264,7 +266,7 @@ def with_table(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
-def save(report: Report) -> None:
+def save(report: BenchmarkReport) -> None:
     """Make a run's figures the committed ones, in the file and in the README."""
     text = with_table(README.read_text(encoding="utf-8"), readme_table(report))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
@@ -286,30 +288,34 @@ Examples:
 """,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object and nothing else.")
-@click.option("--only", default="", help=f"Some of {', '.join(BENCHMARKS)}, with commas.")
+@click.option("--only", default="", help=f"Some of {', '.join(BENCHMARKS)}, separated by commas.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON there."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON to this file."
 )
 @click.option(
     "--from",
     "source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run nothing; take the JSON of an earlier run.",
+    help="Run nothing; read the JSON of an earlier run.",
 )
-@click.option("--save", "saving", is_flag=True, help="Commit to these figures, README included.")
+@click.option(
+    "--save", "saving", is_flag=True, help="Make these the committed figures, README included."
+)
 def all_benchmarks(
     *, as_json: bool, only: str, out: Path | None, source: Path | None, saving: bool
 ) -> None:
-    """All benchmarks, beside the figures that were last committed.
+    """All benchmarks, compared with the committed figures.
 
-    Ends with exit code 1 if something has become worse by more than noise.
+    Exits with code 1 if a figure is worse by more than noise.
     """
     names = [name.strip() for name in only.split(",")] if only else list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
-        raise WrongInput(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+        raise WrongInput(
+            f"unknown benchmark {unknown[0]!r}: expected one of {', '.join(BENCHMARKS)}"
+        )
     if saving and only:
-        raise WrongInput("--save wants all benchmarks, not --only some")
+        raise WrongInput("--save cannot be combined with --only")
     before = committed()
     report = committed(source) if source is not None else run(names)
     assert report is not None
@@ -334,7 +340,7 @@ def all_benchmarks(
         raise CheckFailed(f"{len(found)} figures are worse than the committed ones")
 
 
-def run(names: list[str]) -> Report:
+def run(names: list[str]) -> BenchmarkReport:
     """Run benchmarks of these names."""
     started = time.monotonic()
     figures: list[Figure] = []
@@ -342,4 +348,4 @@ def run(names: list[str]) -> Report:
         for name in names:
             progress(name)
             figures += BENCHMARKS[name]()
-    return Report(machine(), round(time.monotonic() - started, 1), figures)
+    return BenchmarkReport(machine(), round(time.monotonic() - started, 1), figures)

@@ -1,13 +1,13 @@
-"""The yardstick of a hop: a bare Twisted relay, which gives on frames unread.
+"""The yardstick of a hop: a bare Twisted relay, which forwards frames unread.
 
-It does what every broker on top of Twisted has to do, and no more: `Int32StringReceiver` cuts what
-comes into frames, and the frames of one read go out in one write. Nothing is decoded, matched,
-numbered, acknowledged or kept. What waits to be written is bounded by Twisted's own flow control,
-so that a chain of relays runs as fast as its slowest part.
+It does only what every broker on top of Twisted has to do: `Int32StringReceiver` splits the input
+into frames, and the frames of one read go out in one write. Nothing is decoded, matched, numbered,
+acknowledged or kept. Twisted's own flow control bounds the output buffer, so that a chain of relays
+runs as fast as its slowest part.
 
-A relay has two connections and gives on from each to the other. It listens for one or both; with
-a port as argument it dials the next relay of a chain for the second. It runs as a child
-(`children`) of the benchmarks.
+A relay has two connections and forwards from each to the other. It listens for one or both; with a
+port as argument it dials the next relay of a chain for the second. It is a child (`children`) of
+the benchmarks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _prefix = Struct("!I").pack
 
 
 class Relay(Int32StringReceiver):
-    """One of the two connections; `pair` holds those that there are."""
+    """One of the two connections; `pair` has those that exist."""
 
     def __init__(self, pair: list[Relay]) -> None:
         self._pair = pair
@@ -43,13 +43,13 @@ class Relay(Int32StringReceiver):
         transport.setTcpNoDelay(True)
         self._pair.append(self)
         if len(self._pair) == 1:
-            transport.pauseProducing()  # There is nobody to give it to.
+            transport.pauseProducing()  # There is no other connection yet.
             return
         one, other = self._pair
-        one.give_to(other)
-        other.give_to(one)
+        one.forward_to(other)
+        other.forward_to(one)
 
-    def give_to(self, other: Relay) -> None:
+    def forward_to(self, other: Relay) -> None:
         transport: Any = self.transport
         out: Any = other.transport
         out.registerProducer(transport, True)
@@ -86,20 +86,20 @@ class _Dialling(_Accepting, ClientFactory):
     """The same, on the side that connects."""
 
 
-class _Leash(Protocol):
+class _StandardInput(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if reactor.running:
             reactor.stop()
 
 
 def main() -> None:
-    """Relay until the leash is let go; says on standard output where it listens."""
+    """Relay until standard input is closed; prints the port on standard output."""
     pair: list[Relay] = []
     if len(sys.argv) > 1:
         reactor.connectTCP(LOOPBACK, int(sys.argv[1]), _Dialling(pair))
     port = reactor.listenTCP(0, _Accepting(pair), interface=LOOPBACK).getHost().port
-    leash = standard_io(_Leash())
-    leash.write(f"{port}\n".encode())
+    pipes = standard_io(_StandardInput())
+    pipes.write(f"{port}\n".encode())
     reactor.run()
 
 

@@ -1,8 +1,8 @@
-"""`padres-tx bench start`: how long an overlay takes from nothing to all links up.
+"""`padres-tx bench start`: the time from starting an overlay until all its links are up.
 
-Beside it, in turn: as many bare interpreters at once that import what no broker can do without,
-Twisted's reactor and msgspec. The processes share the cores, so it is their CPU time that decides,
-and nearly all of that is importing; the ratio is of CPU times. The best round of each counts.
+Beside it, in turn: as many bare interpreters at once, which import what every broker needs,
+Twisted's reactor and msgspec. The processes share the cores, so their CPU time decides, and nearly
+all of that is importing; the ratio is of CPU times. The best round of each counts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from topologies import load
 
 ROUNDS: Final = 3
 
-#: From nothing to all links up, nine brokers on two quiet cores.
+#: For nine brokers on two quiet cores.
 MAX_START_S: Final = 5.0
 
 _BARE: Final = "import msgspec, twisted.internet.reactor"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What `--json` prints; CPU time is of all processes together."""
+class StartRow:
+    """The output of `--json`; CPU time is of all processes together."""
 
     topology: str
     brokers: int
@@ -44,7 +44,7 @@ class Row:
     ratio: float
 
 
-def measure(topology: str, rounds: int = ROUNDS) -> Row:
+def measure(topology: str, rounds: int = ROUNDS) -> StartRow:
     """Start the overlay and the bare interpreters in turn.
 
     Raises TopologyError, and LaunchError if the overlay does not come up; CannotMeasure where CPU
@@ -68,7 +68,7 @@ def measure(topology: str, rounds: int = ROUNDS) -> Row:
         bare_s.append(time.monotonic() - began)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         bare_cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return Row(
+    return StartRow(
         topology=spec.name,
         brokers=brokers,
         start_s=round(min(started_s), 2),
@@ -90,7 +90,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object and nothing else.")
 @click.option("--topology", default="nine", show_default=True, help="A name or a file.")
 def start(*, as_json: bool, topology: str) -> None:
-    """Seconds from nothing to an overlay whose links are all up, beside bare interpreters."""
+    """Seconds until all links of an overlay are up, beside bare interpreters."""
     row = measure(topology)
     if as_json:
         click.echo(json.dumps(asdict(row), indent=2))

@@ -1,10 +1,10 @@
 """Traffic from a publisher to a subscriber, through brokers or through bare relays.
 
-Here are the events and subscriptions that `bench hop` and `bench chain` send, and what starts the
-processes around them. The events are small ones of a workflow: three attributes and 64 bytes of
-payload, 125 bytes as a frame.
+The events and subscriptions of `bench hop` and `bench chain`, and the processes that send and
+receive them. Events are small ones of a workflow: three attributes and 64 bytes of payload, 125
+bytes as a frame.
 
-This module must not know what is measured.
+What is measured must not be known here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bench.children import Child
-from bench.micro.endpoints import Result, Round, Speaks, Task
+from bench.micro.endpoints import EndpointProtocol, EndpointTask, Round, RoundResult
 
-#: The space that the publisher advertises, and what the subscriber wants of it: every event.
+#: The publisher's advertisement, and the subscription, which every event matches.
 ADVERTISED: Final = "[class,eq,'order'],[instance,isPresent],[price,>=,0]"
 WANTED: Final = "[class,eq,'order'],[price,<,1000]"
 
 
 def not_matching(count: int) -> list[str]:
-    """Subscriptions in the advertised space that no event matches: to an instance that has no
-    events, or to a range of prices above all others, in turn."""
+    """Subscriptions in the advertised space that no event matches: alternately to an instance
+    without events, and to a range of prices above all others."""
     return [
         f"[class,eq,'order'],[price,>=,{1000 + number}],[price,<,{1002 + number}]"
         if number % 2
@@ -43,37 +43,37 @@ def all_matching(count: int) -> list[str]:
 
 
 class Passage(NamedTuple):
-    """What one round of traffic was like."""
+    """The result of one round of traffic."""
 
     publications_per_s: float
     latencies_us: list[float]
 
 
 class Traffic:
-    """A publisher and a subscriber that are connected, to run rounds between them."""
+    """A connected publisher and subscriber, and the rounds between them."""
 
     def __init__(self, publisher: Child, subscriber: Child) -> None:
         self._publisher = publisher
         self._subscriber = subscriber
 
     def run(self, count: int, per_s: float = 0.0) -> Passage:
-        """Send so many publications: as fast as they go through, or so many a second.
+        """Send `count` publications, as fast as possible or `per_s` per second.
 
-        Raises ChildFailed if not all of them come, once and in order.
+        Raises ChildFailed if not all of them arrive, once and in order.
         """
         order = msgspec.json.encode(Round(count, per_s))
         self._subscriber.tell(order)
         self._publisher.tell(order)
         started, ended = (
-            msgspec.json.decode(end.answer(), type=Result)
+            msgspec.json.decode(end.answer(), type=RoundResult)
             for end in (self._publisher, self._subscriber)
         )
         duration_s = (ended.at_ns - started.at_ns) / 1e9
         return Passage(count / duration_s, [ns / 1000 for ns in ended.latencies_ns])
 
 
-class Stage:
-    """Starts processes, which end with the stack; their logs go to the directory."""
+class TrafficProcesses:
+    """Starts processes that end with the stack; their logs go to the directory."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
@@ -85,20 +85,22 @@ class Stage:
     def relays(self, count: int) -> list[tuple[Child, int]]:
         """Relays in a row, the first one first, with their ports."""
         relays: list[tuple[Child, int]] = []
-        for number in range(count, 0, -1):  # Each has to know where the next one listens.
+        for number in range(count, 0, -1):  # Each needs the port of the next one.
             following = [str(port) for _, port in relays[:1]]
             relay = self.start(f"relay{number}", "bench.micro.relay", *following)
             relays.insert(0, (relay, int(relay.ready())))
         return relays
 
-    def publisher(self, speaks: Speaks, name: str, port: int) -> Child:
-        return self._end(Task("publisher", speaks, port, name, [ADVERTISED]))
+    def publisher(self, protocol: EndpointProtocol, name: str, port: int) -> Child:
+        return self._end(EndpointTask("publisher", protocol, port, name, [ADVERTISED]))
 
-    def subscriber(self, speaks: Speaks, name: str, port: int, filters: list[str]) -> Child:
-        return self._end(Task("subscriber", speaks, port, name, filters))
+    def subscriber(
+        self, protocol: EndpointProtocol, name: str, port: int, filters: list[str]
+    ) -> Child:
+        return self._end(EndpointTask("subscriber", protocol, port, name, filters))
 
-    def _end(self, task: Task) -> Child:
-        """A process that is still connecting; wait until it is ready before anything is sent."""
+    def _end(self, task: EndpointTask) -> Child:
+        """A process that is still connecting; wait until it is `ready` before anything is sent."""
         end = self.start(f"{task.side}-{task.name}-{task.port}", "bench.micro.endpoints")
         end.tell(msgspec.json.encode(task))
         return end

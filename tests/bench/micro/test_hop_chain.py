@@ -1,4 +1,4 @@
-"""`bench hop` and `bench chain`, tiny: what they print, and that they notice what goes wrong."""
+"""Tiny runs of `bench hop` and `bench chain`: their output, and the errors that they detect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.children import Child
 from bench.errors import ChildFailed
 from bench.micro import chain, hop
 from bench.micro.cli import bench
-from bench.micro.endpoints import Round, Subscriber, Task, Wrong
+from bench.micro.endpoints import EndpointError, EndpointTask, Round, SubscribingEndpoint
 from bench.micro.traffic import ADVERTISED, WANTED, all_matching, not_matching
 from overlay.filters import Value
 from overlay.messages import Pub
@@ -31,7 +31,7 @@ EVENTS: list[dict[str, Value]] = [
     {"class": "order", "instance": "x99", "price": 999.5},
 ]
 
-CHAIN = chain.Row(
+CHAIN = chain.ChainRow(
     brokers=3,
     subscriptions=0,
     matching=False,
@@ -166,11 +166,13 @@ def test_matching_subscriptions_all_match_and_none_covers_another() -> None:
 @pytest.mark.parametrize("numbers", [(1, 3), (1, 1), (2, 1)], ids=["lost", "doubled", "reordered"])
 def test_a_subscriber_notices(numbers: tuple[int, int]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        subscriber = Subscriber(Task("subscriber", "frames", server.getsockname()[1], "S", []))
+        subscriber = SubscribingEndpoint(
+            EndpointTask("subscriber", "frames", server.getsockname()[1], "S", [])
+        )
         connection, _ = server.accept()
         with connection:
             connection.sendall(b"".join(pack(Pub("P", n, EVENTS[0])) for n in numbers))
-            with pytest.raises(Wrong, match="publication"):
+            with pytest.raises(EndpointError, match="publication"):
                 subscriber.run(Round(2))
     subscriber.line.close()
 

@@ -1,4 +1,4 @@
-"""`bench match`: what it prints, that its three ways agree, and that it notices if they do not."""
+"""`bench match`: its output, that its three matchers agree, and that it notices a disagreement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.micro.match import (
     WORKLOADS,
     Disagreement,
     LinearScan,
+    MatchRow,
     PlainTrees,
     Point,
-    Row,
     Subscription,
     goals,
     require_agreement,
@@ -70,9 +70,13 @@ def test_all_ways_find_the_same(workload: str) -> None:
     index: Index[Subscription] = Index()
     for subscription in subscriptions:
         index.insert(subscription)
-    ways = [index.matching, LinearScan(subscriptions).matching, PlainTrees(subscriptions).matching]
+    matchers = [
+        index.matching,
+        LinearScan(subscriptions).matching,
+        PlainTrees(subscriptions).matching,
+    ]
     some = [next(points) for _ in range(200)]
-    require_agreement(ways, some)
+    require_agreement(matchers, some)
     assert any(index.matching(point) for point in some)
 
 
@@ -108,10 +112,10 @@ def test_a_way_that_finds_less_is_noticed() -> None:
 
 def test_goals_are_ratios_within_one_run() -> None:
     rows = [
-        Row("workflow", 1_000, 2.0, 1.0, 1.0),
-        Row("workflow", 10_000, 3.0, 1.0, 1.0),
-        Row("ranges", 1_000, 5.0, 1.0, 1.0),
-        Row("ranges", 10_000, 10.0, 1.0, 200.0),
+        MatchRow("workflow", 1_000, 2.0, 1.0, 1.0),
+        MatchRow("workflow", 10_000, 3.0, 1.0, 1.0),
+        MatchRow("ranges", 1_000, 5.0, 1.0, 1.0),
+        MatchRow("ranges", 10_000, 10.0, 1.0, 200.0),
     ]
     assert [(name, ratio) for name, ratio, _ in goals(rows)] == [
         ("ranges at 10,000 / intervaltree", 0.05),

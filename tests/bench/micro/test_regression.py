@@ -1,4 +1,4 @@
-"""`bench all`, `bench clients`, `bench start`, tiny: what they print, save and complain about."""
+"""Tiny runs of `bench all`, `bench clients` and `bench start`: output, figures and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from bench.errors import CannotMeasure, FiguresError
 from bench.micro import idle_clients, regression
 from bench.micro.cli import bench
-from bench.micro.regression import BEGIN, END, Figure, Report, with_table, worse
+from bench.micro.regression import BEGIN, END, BenchmarkReport, Figure, with_table, worse
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
 
@@ -22,11 +22,11 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(bench, arguments)
 
 
-def report(value: float, *, more_is_better: bool = False) -> Report:
-    return Report("a machine", 1.0, [Figure("x / y", value, "5 µs", 3.0, more_is_better)])
+def report(value: float, *, more_is_better: bool = False) -> BenchmarkReport:
+    return BenchmarkReport("a machine", 1.0, [Figure("x / y", value, "5 µs", 3.0, more_is_better)])
 
 
-# --- the guard ---
+# --- regressions ---
 
 
 def test_noise_is_not_worse_and_more_than_noise_is() -> None:
@@ -72,7 +72,7 @@ def test_the_readme_has_its_marks() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--only", "hip"), ("--only", "hop", "--save")])
-def test_wrong_wishes_are_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused(arguments: tuple[str, ...]) -> None:
     result = run("all", *arguments)
     assert result.exit_code == 2
     assert len(result.stderr.strip().splitlines()) == 1
@@ -82,7 +82,7 @@ def test_a_run_of_one_benchmark_writes_its_figures(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "bench.json"
     result = run("all", "--only", "path", "--out", str(out), "--json")
     assert result.exit_code in (0, 1), result.output
-    [figure] = msgspec.json.decode(out.read_bytes(), type=Report).figures
+    [figure] = msgspec.json.decode(out.read_bytes(), type=BenchmarkReport).figures
     assert figure.name.startswith("D-TX / S-TX")
     assert figure.value > 0
 
@@ -92,7 +92,7 @@ def test_a_run_of_one_benchmark_writes_its_figures(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @linux_only
-def test_clients_prints_a_broker_with_a_crowd_beside_one_without() -> None:
+def test_clients_prints_a_broker_with_many_clients_beside_one_with_few() -> None:
     result = run(
         *("clients", "--json", "--clients", "20", "--subscriptions", "50"),
         *("--publications", "50"),
