@@ -378,7 +378,7 @@ def _touch(read: Iterable[str], wrote: Iterable[str]) -> str:
 
 
 def _function(values: Mapping[str, str]) -> str:
-    return "  ".join(f"{at} :> {value}" for at, value in sorted(values.items())) or "Empty"
+    return " @@ ".join(f"{at} :> {value}" for at, value in sorted(values.items())) or "Empty"
 
 
 def validate(run: RecordedDynamicRun, lines: Sequence[str]) -> tuple[bool, Checked]:

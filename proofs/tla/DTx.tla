@@ -1,29 +1,31 @@
 -------------------------------- MODULE DTx --------------------------------
 (***************************************************************************)
-(* D-TX: snapshot, operations, votes, decision, forgetting, over a tree of  *)
-(* brokers.  One step is one message taken in by one broker, as in          *)
-(* padres_tx/dynamic.py, padres_tx/two_phase.py and padres_tx/engines/      *)
-(* d_tx.py; what the broker does of itself in the same step (Look, Answer,  *)
-(* Release, Acknowledge) follows at once, before anything else happens      *)
-(* anywhere.  proofs/README.md maps the actions to functions.               *)
+(* D-TX: snapshot, operations, votes, decision and forgetting over a tree   *)
+(* of brokers. One step is one message received by one broker, as in        *)
+(* padres_tx/protocol/dynamic.py, padres_tx/protocol/two_phase.py and       *)
+(* padres_tx/engines/d_tx.py. What the broker then does of its own accord   *)
+(* (Look, Answer, Release, Acknowledge) follows at once, before anything    *)
+(* else happens anywhere. proofs/README.md maps the actions to functions.   *)
 (*                                                                          *)
-(* What an operation does to the tables is abstract: at each broker that it *)
-(* visits it reads and writes some keys.  A key stands for a part of a      *)
-(* table; what overlaps what is padres_tx/conflicts.py's business.  Writes  *)
-(* commute (proofs/solvers/convergence.py), so only reads against writes    *)
-(* order transactions.                                                      *)
+(* The effect of an operation on the tables is abstract: at each broker     *)
+(* that it visits it reads and writes some keys. A key stands for a part of *)
+(* a table; overlay/tables/footprints.py decides which parts overlap.       *)
+(* Writes commute (proofs/solvers/convergence.py), so only reads against    *)
+(* writes order transactions.                                               *)
 (*                                                                          *)
-(* A plain operation is acknowledged as overlay/broker.py does it, nested:  *)
-(* a broker keeps as under way what it has carried out until all behind it  *)
-(* have.  Of what is read, instances say what is so in the tables (Spread): *)
-(* - Who finds what p has added reads it on the whole way to where p comes  *)
-(*   from, and who does not yet find gone what p takes away does: it is     *)
-(*   towards there that publications and subscriptions go.                  *)
-(* - Where p reads what a transaction writes, that one reads what p writes: *)
-(*   a subscription looks for advertisements, and these for subscriptions.  *)
+(* A plain operation is acknowledged as in overlay/broker/core.py, nested:  *)
+(* a broker keeps an operation that it has carried out as under way until   *)
+(* all brokers behind it have carried it out. Instances state what holds in *)
+(* the tables about reads (Spread):                                         *)
+(* - A transaction that finds what p has added, or still finds what p       *)
+(*   removes, reads it on the whole path to where p comes from, because     *)
+(*   publications and subscriptions go towards there.                       *)
+(* - Where p reads what a transaction writes, the transaction reads what p  *)
+(*   writes: a subscription looks for advertisements, and an advertisement  *)
+(*   for subscriptions.                                                     *)
 (*                                                                          *)
-(* Not here: crashes of brokers, fences, retries.  A deadline, a client     *)
-(* that leaves and an error are all a Doom, which may come at any moment.   *)
+(* Left out: crashes of brokers, fences, retries. A deadline, a client that *)
+(* leaves and an error are each a Doom, which may come at any moment.       *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC, Trees
 
@@ -33,16 +35,16 @@ CONSTANTS
   Edge,    \* [Txs -> Brokers]: the coordinator's edge broker
   Age,     \* [Txs -> Nat], all different: smaller is older
   Ops,     \* [Txs -> Seq(Operations)], see below
-  DoomAt,  \* [Txs -> SUBSET Brokers]: where it may turn out that it cannot be carried out
-  Pubs,    \* plain publications: numbers, said by each client in this order
+  DoomAt,  \* [Txs -> SUBSET Brokers]: where it may be found impossible to carry out
+  Pubs,    \* plain publications: numbers; each client sends its own in this order
   Home,    \* [Pubs -> Brokers]: the edge broker of its publisher
   Reach,   \* [Pubs -> SUBSET Brokers]: where it goes
   Plains,  \* plain routing operations
-  From,    \* [Plains -> Brokers]: the edge broker of who says it, or where it is triggered
-  Touch,   \* [Plains -> [brokers -> [r, w: SUBSET Keys]]]: where it goes, what it touches there
+  From,    \* [Plains -> Brokers]: the edge broker of its client, or where it is triggered
+  Touch,   \* [Plains -> [brokers -> [r, w: SUBSET Keys]]]: its brokers, and what it touches there
   Cause,   \* [Plains -> Plains]: itself, or the one that triggers it
-  Takes,   \* those that take something out of the tables
-  Leaves,  \* those that nobody acknowledges: a client has left
+  Takes,   \* the plain operations that remove entries
+  Leaves,  \* those without acknowledgement: a client has left
   Rules    \* AllRules, or fewer in a negative control
 
 (* An operation is [kind, by, of, keys, on].  It sets out from broker `by`  *)
@@ -62,22 +64,22 @@ Towards(p, by, of, keys) == [Op("op", by, of, keys) EXCEPT !.on = {p}]
 On(where, r, w) == [b \in where |-> [r |-> r, w |-> w]]
 
 AllRules == {
-  "fifo",       \* a link hands over what came first
+  "fifo",       \* a link delivers in order
   "undecided",  \* Init carries what the coordinator's edge has voted for and does not know decided
-  "answers",    \* who said a tcm or an (un-)advertisement waits for its acknowledgement
-  "nested",     \* ... which a broker gives when all behind it and all it asked have
+  "answers",    \* the issuer of a tcm or an (un-)advertisement waits for its acknowledgement
+  "nested",     \* ... which a broker sends when all behind it and all clients it asked have
   "all vote",   \* a commit needs the vote of every broker, visited or not
-  "both ways",  \* validation looks at the reads of both
-  "outside",    \* ... and at what was committed outside the snapshot
-  "since",      \* ... and at the plain operations carried out since the transaction began
-  "die",        \* who meets an older one gives up
+  "both ways",  \* validation compares the reads of both transactions
+  "outside",    \* ... and what was committed outside the snapshot
+  "since",      \* ... and the plain operations carried out since the transaction began
+  "die",        \* a transaction that conflicts with an older one aborts
   "owner",      \* only the coordinator's edge broker decides
-  "hold",       \* a plain operation waits for the prepared ones it conflicts with
-  "under way",  \* who has read a plain operation that is not done behind a broker loses there
-  "meets held", \* who conflicts with one that waits at a broker loses there
-  "held from",  \* a neighbour's yes is a no if what it sent before waits here, and conflicts
+  "hold",       \* a plain operation waits for prepared transactions that it conflicts with
+  "under way",  \* a transaction loses where it has read a plain operation that is not done behind
+  "meets held", \* a transaction loses where it conflicts with a held operation
+  "held from",  \* a neighbour's yes is a no if an operation it sent before is held here and conflicts
   "forget",     \* old versions stay until all brokers have the decision, and all here see it
-  "stamp" }     \* a publication is stamped with what its edge has voted for, likewise
+  "stamp" }     \* a publication is stamped with what its edge has voted for and does not know decided
 
 VARIABLES
   tx,     \* tx[b][t]: what broker b knows of transaction t
@@ -125,7 +127,7 @@ Is(r) == r.st \in {"active", "preparing"}
 Voted(b) == {t \in Txs : Is(tx[b][t]) /\ tx[b][t].voted /\ tx[b][t].verdict = "yes"}
 Marked(b) == {t \in Txs : tx[b][t].st = "committed"}
 Folded(b) == {t \in Txs : tx[b][t].st = "gone"}
-\* What a view sees that leaves something out: folded versions are simply how things are.
+\* What a view sees that leaves something out: folded versions are permanent.
 View(b, hidden) == Folded(b) \cup (Marked(b) \ hidden)
 Preparing(b) == {t \in Txs : tx[b][t].st = "preparing" /\ tx[b][t].verdict # "no"}
 
@@ -138,7 +140,7 @@ Older(t, u) == Age[t] < Age[u]
 (***************************************************************************)
 (* A step of broker b: what it knows then, and what it sends, in order.     *)
 (***************************************************************************)
-\* DTx._fold: let versions go that everybody has and everybody here sees.
+\* DTx._fold: drop versions that all brokers have and all transactions here see.
 Fold(f) ==
   [t \in Txs |->
      IF /\ f[t].st = "committed"
@@ -425,7 +427,7 @@ Receive(c, b) ==
   \E i \in (IF "fifo" \in Rules THEN {j \in {1} : net[l] # <<>>} ELSE 1..Len(net[l])) :
      Take(b, c, net[l][i], [net EXCEPT ![l] = Omit(@, i)])
 
-\* What a broker does of itself in the same step: what a decision sets free, then to say so.
+\* What a broker does of its own accord in the same step: release what waits, then acknowledge.
 Freed(b) == \E t \in Txs : CanLook(b, t) \/ CanAnswer(b, t)
 Busy == \E b \in Brokers : Freed(b) \/ b \in due \/ \E t \in Txs : CanAcknowledge(b, t)
 OfItself ==
@@ -476,7 +478,7 @@ InOrderEverywhere ==
     LET log == tx[b][t].log IN
     \A i, j \in 1..Len(log) : i < j => log[i] < log[j] \/ Unordered(t, log[i], log[j])
 
-\* Who votes or has decided for it has handled all that comes here.
+\* A broker that votes yes or has committed has handled all operations that visit it.
 Complete ==
   \A b \in Brokers, t \in Txs :
     tx[b][t].st \in {"preparing", "committed"} =>

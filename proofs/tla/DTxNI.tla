@@ -1,20 +1,21 @@
 ------------------------------- MODULE DTxNI -------------------------------
 (***************************************************************************)
-(* Compensation: one D-TX-NI transaction that works on the shared tables at *)
-(* once, amid plain operations, and may be aborted at any moment.  One step *)
-(* is one message taken in by one broker, or what a client says, as in      *)
-(* padres_tx/engines/d_tx_ni.py, padres_tx/compensation.py and              *)
-(* overlay/broker.py; proofs/README.md maps the actions to functions.       *)
+(* Compensation: one D-TX-NI transaction that changes the shared tables at  *)
+(* once, beside plain operations, and may be aborted at any moment. One     *)
+(* step is one message received by one broker, or one operation of a        *)
+(* client, as in padres_tx/engines/d_tx_ni.py,                              *)
+(* padres_tx/protocol/compensation.py and overlay/broker/core.py;           *)
+(* proofs/README.md maps the actions to functions.                          *)
 (*                                                                          *)
-(* What a client says covers all that it has said before of the same sort   *)
-(* (Tables.tla: the event space is one point), so its edge broker works out *)
-(* that all that goes.                                                      *)
+(* An operation of a client covers all its earlier ones of the same sort    *)
+(* (Tables.tla: the event space is one point), so its edge broker drops all *)
+(* of those.                                                                *)
 (*                                                                          *)
-(* Nothing is acknowledged, and clients do not wait for each other: who     *)
-(* says what when is left open, but for each client's own order.  A broker  *)
-(* may hold operations back for a while, as for an undecided D-TX.          *)
+(* Nothing is acknowledged, and clients do not wait for each other: the     *)
+(* order of operations of different clients is left open. A broker may hold *)
+(* operations for a while, as for an undecided D-TX.                        *)
 (*                                                                          *)
-(* Not here: publications, other transactions, clients that leave, crashes. *)
+(* Left out: publications, other transactions, clients that leave, crashes. *)
 (***************************************************************************)
 EXTENDS Tables
 
@@ -22,8 +23,8 @@ CONSTANTS
   Coord,     \* the coordinator, one of the clients
   Subs,      \* the subscriptions at first: SUBSET (Clients \X Nat)
   Ads,       \* the advertisements at first
-  InTx,      \* [some clients -> what each says in the transaction: Seq([kind, n])]
-  Plain,     \* [some clients -> what each says as plain operations: Seq([kind, n])]
+  InTx,      \* [some clients -> the operations of each in the transaction: Seq([kind, n])]
+  Plain,     \* [some clients -> the plain operations of each: Seq([kind, n])]
   Holding,   \* brokers that may hold operations back, once
   Rules      \* AllRules, or fewer in a negative control
 
@@ -32,8 +33,8 @@ W(kind, n) == [kind |-> kind, n |-> n]
 AllRules == {
   "backwards",    \* what was done last is undone first
   "what changed", \* just what was dropped comes back, and just what was stored goes
-  "reserved",     \* a client's plain operations on the words of its undecided transaction wait
-  "in flight",    \* what was on its way when the abort came is carried out by who gets it
+  "reserved",     \* a client's plain operations on entries of its undecided transaction wait
+  "in flight",    \* what was on its way when the abort came is still carried out on arrival
   "not begun" }   \* what still waited at its client's edge broker then is not
 
 VARIABLES brk, net, said
@@ -216,7 +217,7 @@ SayPlain(c) ==
   /\ said' = [said EXCEPT !.plain[c] = @ + 1]
   /\ Step(b, SaidPlainly(brk[b], b, c, Plain[c][said.plain[c] + 1]), net)
 
-\* Whoever wants it, and for whatever reason.
+\* An abort, at any moment.
 Abort ==
   /\ brk[Edge].st = "open"
   /\ Step(Edge, Decide(brk[Edge], Edge, Edge, FALSE), net)

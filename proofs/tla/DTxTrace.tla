@@ -1,9 +1,9 @@
 ------------------------------ MODULE DTxTrace ------------------------------
-(* Is there a behaviour of DTx in which brokers take just these messages,   *)
-(* in just this order?  proofs/solvers/dynamic_traces.py writes the log and *)
-(* the constants down from a run of the real engine.  TLC looks for a state *)
-(* in which the whole log has been taken and all is over: NotAccepted fails *)
-(* when there is one.                                                       *)
+(* Is there a behaviour of DTx in which brokers receive exactly these       *)
+(* messages in exactly this order? proofs/solvers/dynamic_traces.py writes  *)
+(* the log and the constants from a run of the real engine. TLC searches    *)
+(* for a state in which the whole log was received and all is over:         *)
+(* NotAccepted fails when there is one.                                     *)
 EXTENDS DTx
 CONSTANT Log   \* Seq of <<"begin", t>>, <<"say", p>>, <<"emit", p>> and of <<from, to, message>>
 VARIABLE at    \* which entry of the log is the next

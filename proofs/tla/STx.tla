@@ -1,21 +1,22 @@
 -------------------------------- MODULE STx --------------------------------
 (***************************************************************************)
-(* S-TX: one static transaction on the shared routing tables, amid plain    *)
-(* advertisements of others, or with a D-TX that reads them.  One step is   *)
-(* one message taken in by one broker, as in padres_tx/engines/s_tx.py,     *)
-(* overlay/broker.py and overlay/routing.py; proofs/README.md maps the      *)
-(* actions to functions.                                                    *)
+(* S-TX: one static transaction on the shared routing tables, beside plain  *)
+(* advertisements of other clients, or with a D-TX that reads the tables.   *)
+(* One step is one message received by one broker, as in                    *)
+(* padres_tx/engines/s_tx.py, overlay/broker/core.py and                    *)
+(* overlay/tables/routing.py; proofs/README.md maps the actions to          *)
+(* functions.                                                               *)
 (*                                                                          *)
 (* The tables are real (Tables.tla), and so are the nested acknowledgements *)
-(* of an (un-)advertisement, and of what neighbours were told.              *)
+(* of an (un-)advertisement and of what neighbours were sent.               *)
 (*                                                                          *)
-(* The reader is a D-TX that reads all tables and changes nothing.  Its     *)
-(* Init, its reading and its Prepare are one message: D-TX refuses whom     *)
-(* something has changed for in between.  It is refused here by nothing but *)
-(* what S-TX says of itself (STx.undecided), so by less than in the code,   *)
-(* where it also loses to operations that are not done everywhere.          *)
+(* The reader is a D-TX that reads all tables and changes nothing. Its      *)
+(* Init, its reading and its Prepare are one message, because D-TX refuses  *)
+(* a transaction whose reads have changed in between. Here only what S-TX   *)
+(* declares (STx.undecided) refuses it, so less than in the code, where it  *)
+(* also loses to operations that are not done everywhere.                   *)
 (*                                                                          *)
-(* Not here: crashes, time-outs (a refusal stands for them), holes (an      *)
+(* Left out: crashes, timeouts (a refusal stands for them), holes (an       *)
 (* un-subscription drops whole entries).                                    *)
 (***************************************************************************)
 EXTENDS Tables
@@ -28,7 +29,7 @@ CONSTANTS
   Plain,     \* Seq of plain operations [kind, client, n, drop], said in this order
   Refusing,  \* edge brokers that may refuse
   Readers,   \* brokers at which the reader may begin
-  Expected,  \* [publishing steps -> who gets it]
+  Expected,  \* [publishing steps -> the clients that receive it]
   Rules      \* AllRules, or fewer in a negative control
 
 \* What a reader should find is worked out for the transaction alone.
@@ -41,13 +42,13 @@ AllRules == {
   "all answer",  \* the decision needs the answer of every edge broker
   "refuse",      \* one refusal is enough for an abort
   "owner",       \* only the coordinator's edge broker decides
-  "order",       \* a step is carried out when those that it depends on have been
+  "order",       \* a step is carried out after the steps that it depends on
   "complete",    \* what depends on an (un-)advertisement waits until it is everywhere
   "drops follow", \* neighbours in the span are told what to drop: it may be on its way to them
   "own follows", \* ... and that the new entry would not have come to them from here
   "outside",     \* Decided waits for the answers of those that were told
   "nested",      \* who is asked answers when all whom it has asked have answered
-  "settled" }    \* a broker lets go when it hears Settled, not when it has carried out
+  "settled" }    \* a broker settles when it receives Settled, not when it has carried out the steps
 
 VARIABLES brk, net, inbox, plain, reader
 vars == <<brk, net, inbox, plain, reader>>
@@ -62,9 +63,9 @@ Around(b) == Nbr[b] \cap Span
 All == 1..Len(Steps)
 
 (***************************************************************************)
-(* Tasks (overlay/broker.py): the (un-)advertisement of a step; an entry    *)
-(* that it has set in motion at some broker (moved, by); what a broker has  *)
-(* told others of a step that it has carried out by itself (by).            *)
+(* Tasks (overlay/broker/core.py): the (un-)advertisement of a step; an     *)
+(* entry that it has moved at some broker (moved, by); what a broker has    *)
+(* sent to others of a step that it has carried out by itself (by).         *)
 (***************************************************************************)
 Nobody == [step |-> 0, moved |-> <<>>, by |-> ""]
 Advertised(i) == [Nobody EXCEPT !.step = i]
@@ -107,7 +108,7 @@ InitBroker(b) ==
    read |-> "none",  \* how far the reader is here
    found |-> "",     \* what it has found here
    votes |-> {},     \* neighbours whose votes on it are outstanding
-   got |-> <<>>,     \* what its clients get in this step
+   got |-> <<>>,     \* what its clients receive in this step
    o |-> [n \in Nbr[b] |-> <<>>]]
 
 Ready(s) == {i \in All : /\ i \notin s.started
@@ -369,7 +370,7 @@ IsCommitted(b) == brk[b].st \in {"committed", "finished", "settled"}
 
 OneOutcome == \A b, c \in Span : ~(IsCommitted(b) /\ brk[c].st = "aborted")
 
-\* Nobody carries out what an edge broker has refused for its clients.
+\* No broker carries out what an edge broker has refused for its clients.
 NobodyOverruled == (\E b \in Edges : brk[b].refused) => \A b \in Span : ~IsCommitted(b)
 
 Quiet == \A l \in Links : net[l] = <<>>
@@ -385,7 +386,7 @@ TablesAreRight ==
 \* At rest the tables are what the live operations make them (proofs/oracle.py).
 Converged == Quiet => TablesAreRight
 
-\* When somebody lets go, nothing of the transaction waits or is on its way, inside the span or
+\* When a broker settles, nothing of the transaction waits or is on its way, inside the span or
 \* outside, and all tables are right as far as no plain operation is on its way.
 Everywhere ==
   (\E b \in Span : brk[b].st = "settled") =>
@@ -396,7 +397,7 @@ Everywhere ==
         /\ \A m \in ops : m[6] = Nobody
         /\ ops = {} => TablesAreRight
 
-\* Nobody whom all brokers have admitted has found the transaction in one place and not in another.
+\* No reader that all brokers have admitted has found the transaction at one broker and not at another.
 NotInPart ==
   (\E b \in Brokers : brk[b].read = "admitted") =>
     LET found == {brk[b].found : b \in Brokers} \ {""}
@@ -412,7 +413,7 @@ AtRest ==
 
 Count(q, x) == Cardinality({i \in 1..Len(q) : q[i] = x})
 
-\* A publication goes once to each who is to get it, and to nobody else; nobody else's at all.
+\* A publication goes once to each of its receivers and to no other client, and no other one goes anywhere.
 Delivered ==
   /\ \A c \in Clients, i \in DOMAIN Expected : Count(inbox[c], i) <= 1
   /\ Quiet => \A i \in DOMAIN Expected : \A c \in Clients :

@@ -1,13 +1,13 @@
 ------------------------------ MODULE STxTrace ------------------------------
-(* Is there a behaviour of STx in which brokers take just these messages,   *)
-(* in just this order, and end with just these tables?                      *)
+(* Is there a behaviour of STx in which brokers receive exactly these       *)
+(* messages in exactly this order, and end with exactly these tables?       *)
 (* proofs/solvers/static_traces.py writes the log, the tables and the       *)
-(* constants down from a run of the real engine.  NotAccepted fails when    *)
-(* there is one.                                                            *)
+(* constants from a run of the real engine. NotAccepted fails when there is *)
+(* one.                                                                     *)
 (*                                                                          *)
-(* The log names no tasks.  An answer says which entry of the log it is the *)
-(* answer to, and the task is that of the operation taken there; what the   *)
-(* specification lets nobody wait for is answered in the code all the same. *)
+(* The log names no tasks. An answer names the entry of the log that it     *)
+(* answers, and its task is that of the operation received there. The code  *)
+(* also answers requests for which the specification does not wait.         *)
 EXTENDS STx
 CONSTANTS
   Log,     \* Seq of <<"submit">>, <<"plain">> and <<from, to, message>>

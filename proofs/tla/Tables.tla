@@ -1,11 +1,11 @@
 ------------------------------ MODULE Tables -------------------------------
 (***************************************************************************)
-(* Shared routing tables of brokers on a tree, as in overlay/routing.py:    *)
-(* where entries go, attraction, taking back.                               *)
+(* Shared routing tables of brokers on a tree, as in                        *)
+(* overlay/tables/routing.py: where entries go, attraction, taking back.    *)
 (*                                                                          *)
-(* The event space is one point, so all filters overlap; an entry is a      *)
-(* client and a number, and <<client, n>> came from HopTo(b, client).       *)
-(* A state s of a broker has srt, prt and o, what this step sends.          *)
+(* The event space is one point, so all filters overlap. An entry is a      *)
+(* client and a number, and <<client, n>> came from HopTo(b, client). A     *)
+(* state s of a broker has srt, prt and o, which is what this step sends.   *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, Trees
 

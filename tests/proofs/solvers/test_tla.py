@@ -14,7 +14,7 @@ from padres_tx.engines.s_tx import STx
 from padres_tx.java import NoJava
 from proofs.explore.scenarios import SCENARIOS
 from proofs.solvers import static_traces
-from proofs.solvers.dynamic_traces import corruptions, log, record, validate
+from proofs.solvers.dynamic_traces import corruptions, log, module, record, validate
 from proofs.solvers.models import MODELS, SPECIFICATIONS, TLCModel, run
 from proofs.solvers.prove import CORRUPTED_SEEDS
 from proofs.solvers.tlc import TLA, NoTLC, TLCFailed, find_java_once, jar, parse_output
@@ -123,6 +123,13 @@ def test_a_trace_shows_whether_s_tx_waits_for_brokers_outside_its_span(engine, i
     tlc_or_skip()
     run = static_traces.record(4, engine)
     assert static_traces.validate(run, static_traces.log(run))[0] == is_right
+
+
+def test_a_trace_module_defines_functions_value_by_value() -> None:
+    """TLC reads the module; where it is not installed, this finds a broken definition."""
+    run = record(2)
+    (home,) = re.findall(r"^MCHome == (.*)$", module(run, log(run)), re.MULTILINE)
+    assert home == '1 :> "B1" @@ 2 :> "B1"'
 
 
 def test_a_trace_depends_only_on_its_seed() -> None:
