@@ -98,7 +98,7 @@ def test_an_installed_wheel_tells_the_story(wheel: Path, tmp_path: Path) -> None
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     for arguments, wanted in (
         (["-c", "import padres_tx; print(padres_tx.__file__)"], str(tmp_path / "site")),
-        (["-m", "padres_tx.cli.main", "demo", "--story"], "all brokers have ended"),
+        (["-m", "padres_tx.cli.main", "demo", "--story"], "all brokers have stopped"),
         (["-c", "from proofs.solvers import tlc; print(sorted(tlc.TLA.glob('*.tla')))"], "DTx.tla"),
     ):
         done = subprocess.run(

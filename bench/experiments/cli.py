@@ -137,7 +137,7 @@ def run(
     from bench.experiments import spec
     from bench.experiments.manifest import ManifestError
     from bench.experiments.sweep import Sweep
-    from padres_tx.launcher.supervisor import Signals
+    from padres_tx.launcher.supervisor import StopSignals
 
     changes = {"seed": seed, "repetitions": repetitions, "trace": trace}
     changes = {field: value for field, value in changes.items() if value is not None}
@@ -152,7 +152,7 @@ def run(
                 for combination in each.combinations():
                     click.echo(combination.run_id)
             return
-        signals = Signals()
+        signals = StopSignals()
         progress = ProgressBars(Console(stderr=True))
         with signals.caught():
             sweep = Sweep(

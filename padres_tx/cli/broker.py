@@ -1,6 +1,6 @@
 """`padres-tx broker`: run one broker of a topology in this process.
 
-Only arguments, secrets and exit codes are dealt with here; the rest is `padres_tx.broker_process`.
+This module handles arguments, secrets and exit codes; the rest is `padres_tx.broker_process`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,8 @@ from pathlib import Path
 
 import click
 
+from padres_tx.cli.common import WrongInput
 from padres_tx.environment import SECRET_ENV
-
-
-class InputError(click.ClickException):
-    """What the user gave is wrong: one line on stderr, exit code 2, no usage text around it."""
-
-    exit_code = 2
 
 
 @click.command(
@@ -31,22 +26,22 @@ Examples:
 )
 @click.argument("topology", metavar="TOPOLOGY")
 @click.argument("name", metavar="NAME")
-@click.option("--host", help="Listen at this address instead of the topology's.")
+@click.option("--host", help="Listen on this address instead of the topology's.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Listen at this port instead of the topology's; 0 takes any that is free.",
+    help="Listen on this port instead of the topology's; 0 means a free port.",
 )
 @click.option(
     "--secret-env",
     metavar="VARIABLE",
-    help=f"Take the overlay's secret from this environment variable. [default: {SECRET_ENV}]",
+    help=f"Read the overlay's secret from this environment variable. [default: {SECRET_ENV}]",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Take the overlay's secret from the first line of FILE.",
+    help="Read the overlay's secret from the first line of FILE.",
 )
 @click.option(
     "--trace",
@@ -55,12 +50,18 @@ Examples:
     metavar="FILE",
     help="Append a record of every step to FILE, as JSON lines.",
 )
-@click.option("--run", default="", metavar="ID", help="What the trace calls this run.")
+@click.option(
+    "--run",
+    default="",
+    metavar="ID",
+    help="The name of this run in the trace. [default: a random one]",
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warn", "error"]),
     default="info",
     show_default=True,
+    help="Log messages of this level and above.",
 )
 @click.option(
     "--log-file",
@@ -72,7 +73,7 @@ Examples:
     "--ready-fd",
     type=click.IntRange(0),
     metavar="N",
-    help="Write the port to file descriptor N when the broker listens.",
+    help="Write the port to file descriptor N when the broker is listening.",
 )
 def broker(
     topology: str,
@@ -90,12 +91,12 @@ def broker(
 ) -> None:
     """Run the broker NAME of TOPOLOGY until SIGTERM or Ctrl-C.
 
-    TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. Neighbours may start in any
-    order. The log is one JSON object a line; a log file is renamed to FILE.1 at 16 MiB, and three
-    older ones are kept. SIGHUP opens log and trace anew. If one of them cannot be written, the
-    broker goes on, and 'padres-tx status' says so.
+    TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. Brokers may be started in
+    any order. The log has one JSON object per line; a log file is renamed to FILE.1 at 16 MiB, and
+    three older files are kept. SIGHUP reopens the log and the trace. If one of them cannot be
+    written, the broker keeps running and 'padres-tx status' reports the problem.
     """
-    # Imported here: Twisted takes 0.3 s, which no other command should pay.
+    # Imported here: importing Twisted takes 0.3 s, and the help does not need it.
     from overlay.hosts.settings import Settings
     from padres_tx.broker_process import StartError, run_broker
     from topologies import TopologyError, load
@@ -115,18 +116,18 @@ def broker(
             ready_fd=ready_fd,
         )
     except (StartError, TopologyError) as error:
-        raise InputError(str(error)) from None
+        raise WrongInput(str(error)) from None
     sys.exit(code)
 
 
 def _secret(variable: str | None, file: Path | None) -> str:
     if variable is not None and file is not None:
-        raise InputError("give --secret-env or --secret-file, not both")
+        raise WrongInput("--secret-env and --secret-file cannot be combined")
     if file is not None:
         try:
             return file.read_text(encoding="utf-8").partition("\n")[0].strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the secret from {file}: {error}") from None
+            raise WrongInput(f"cannot read the secret from {file}: {error}") from None
     if variable is not None and variable not in os.environ:
-        raise InputError(f"the environment has no {variable}")
+        raise WrongInput(f"the environment variable {variable} is not set")
     return os.environ.get(variable or SECRET_ENV, "")

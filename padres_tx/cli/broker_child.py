@@ -1,11 +1,11 @@
-"""`padres-tx broker` on a leash: it ends when whoever started it has gone.
+"""`padres-tx broker` with a parent pipe: the broker ends when its parent process ends.
 
-Standard input is a pipe that the launcher holds open and never writes to. However the launcher
-ends, SIGKILL included, the kernel closes the pipe, and the broker ends as after SIGTERM. (Linux
-can signal a child at its parent's death, but means the parent's thread by it, which in a notebook
-may be a short-lived one.)
+Standard input is a pipe that the parent holds open and never writes to. When the parent ends, even
+by SIGKILL, the kernel closes the pipe, and the broker ends as after SIGTERM. (Linux can signal a
+child when its parent ends, but at the end of the parent's thread, which in a notebook may be
+short-lived.)
 
-A thread and not the reactor watches the pipe, so that a reactor that is stuck ends as well.
+A thread watches the pipe, not the reactor, so that a broker with a stuck reactor ends as well.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import signal
 import threading
 import time
 
-#: What a broker may take to say its goodbyes, once nobody waits for it any more.
-GOODBYE_S = 3.0
+#: The time for a clean shutdown after the parent has ended; then the process exits at once.
+SHUTDOWN_LIMIT_S = 3.0
 
 STDIN = 0
 
@@ -27,15 +27,15 @@ def main() -> None:
     """Run the broker that the arguments name."""
     from padres_tx.cli.broker import broker
 
-    threading.Thread(target=_end_with_launcher, name="leash", daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="parent pipe", daemon=True).start()
     broker(prog_name="padres-tx broker")
 
 
-def _end_with_launcher() -> None:
+def _end_with_parent() -> None:
     while os.read(STDIN, 1):
-        pass  # Nobody writes; if somebody did, it would mean nothing.
+        pass  # The parent writes nothing; input from elsewhere has no meaning.
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GOODBYE_S)
+    time.sleep(SHUTDOWN_LIMIT_S)
     os._exit(ABANDONED)
 
 

@@ -1,4 +1,4 @@
-"""`padres-tx calibrate`: how long BL-WAIT has to wait; the search is `scenarios.calibrate`'s."""
+"""`padres-tx calibrate`: find the wait that BL-WAIT needs, with `padres_tx.scenarios.calibrate`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 
 from padres_tx import launcher
 from padres_tx.cli.common import CheckFailed, WrongInput
-from padres_tx.cli.handover import crashes_told
+from padres_tx.cli.handover import crashes_reported
 from padres_tx.engines.bl_wait import WAIT_LIMIT_S
 from padres_tx.scenarios import calibrate as search
 from padres_tx.scenarios.calibrate import Calibration, CalibrationError
 
-#: Steps that make sense: no timer is finer, and no wait is longer.
+#: The range of steps: no timer is finer, and no wait is longer.
 STEP_LIMITS_MS = (0.1, WAIT_LIMIT_S * 1000)
 
 
@@ -34,21 +34,21 @@ Examples:
     default="three",
     show_default=True,
     metavar="NAME",
-    help="The brokers: one, three, five, nine, or a .yaml, .yml or .json file.",
+    help="The topology: one, three, five, nine, or a .yaml, .yml or .json file.",
 )
 @click.option(
     "--transactions",
     type=click.IntRange(1, 1_000_000),
     default=search.TRANSACTIONS,
     show_default=True,
-    help="How many have to go right in a row.",
+    help="The number of transactions in a row that must succeed.",
 )
 @click.option(
     "--step-ms",
     default="auto",
     show_default=True,
     metavar="MS",
-    help="How exactly to look; auto is a tenth of the longest way's delay, at least 1.",
+    help="The precision; auto is a tenth of the delay of the longest path, at least 1.",
 )
 @click.option(
     "--start-ms",
@@ -56,9 +56,9 @@ Examples:
     default=search.START_MS,
     show_default=True,
     metavar="MS",
-    help="The wait to begin with.",
+    help="The wait to start with.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with every trial.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with all trials.")
 def calibrate(
     *,
     topology: str,
@@ -69,18 +69,19 @@ def calibrate(
 ) -> None:
     """Find the smallest wait with which BL-WAIT works on a topology.
 
-    Starts its brokers as processes and tries dispatching (an environment, a dispatcher and two
-    agents, far apart): the wait is good if a publication after it reaches the agent, and only the
-    agent, in every transaction, and if one step less has failed. Exit code 1 if no wait works.
+    The command starts the brokers as processes and runs dispatching transactions between an
+    environment, a dispatcher and two agents at distant brokers. A wait works if in every
+    transaction the last publication reaches the assigned agent and no other client. The result is
+    the smallest wait that works; one step less has failed. Exit code 1 if no wait works.
 
-    What is found is true of this machine at this hour: BL-WAIT guarantees nothing.
+    The result holds for this machine and its current load only: BL-WAIT guarantees nothing.
     """
     step = _step(step_ms)
     terminal = Console(stderr=True)
     with (
         terminal.status("starting the brokers") as status,
         launcher.overlay(topology) as running,
-        crashes_told(running),
+        crashes_reported(running),
     ):
         try:
             found = asyncio.run(
@@ -90,7 +91,7 @@ def calibrate(
                     step_ms=step,
                     start_ms=start_ms,
                     progress=lambda wait_ms, done: status.update(
-                        f"trying {wait_ms:g} ms: {done} transactions went right"
+                        f"trying {wait_ms:g} ms: {done} transactions succeeded"
                     ),
                 )
             )
@@ -103,7 +104,7 @@ def calibrate(
 
 
 def _step(text: str) -> float | None:
-    """Milliseconds, or None for "auto". Raises WrongInput."""
+    """Return milliseconds, or None for "auto". Raises WrongInput."""
     if text == "auto":
         return None
     try:
@@ -112,19 +113,19 @@ def _step(text: str) -> float | None:
         step_ms = 0.0
     if not STEP_LIMITS_MS[0] <= step_ms <= STEP_LIMITS_MS[1]:
         least, most = STEP_LIMITS_MS
-        raise WrongInput(f"--step-ms is 'auto' or {least:g} to {most:g}, not {text!r}")
+        raise WrongInput(f"invalid --step-ms {text!r}: expected 'auto' or {least:g} to {most:g}")
     return step_ms
 
 
 def _print(found: Calibration) -> None:
     click.echo(
         f"{found.topology}: BL-WAIT needs {found.wait_ms:g} ms; "
-        f"{found.transactions} transactions in a row went right"
+        f"{found.transactions} transactions in a row succeeded"
     )
     if found.failed is not None:
         failed = found.failed
         click.echo(
-            f"{failed.wait_ms:g} ms failed at transaction {failed.transactions}: {failed.failure}"
+            f"{failed.wait_ms:g} ms failed in transaction {failed.transactions}: {failed.failure}"
         )
     click.echo(
         f"step {found.step_ms:g} ms; {len(found.trials)} trials took {found.took_s:.1f} s; "

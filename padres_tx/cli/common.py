@@ -1,7 +1,7 @@
-"""What the commands share: errors of one line, exit codes, and finding a broker to talk to.
+"""Shared by the commands: errors of one line, exit codes, and the options that select a broker.
 
-Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input. What is none of the errors
-listed here is a bug of ours and keeps its traceback.
+Exit codes: 0 success, 1 a promise or check failed, 2 wrong usage or input. Any other exception is a
+bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WrongInput(click.ClickException):
-    """What the user gave or asked for is wrong: a line on stderr, no usage text around it."""
+    """Wrong usage or input: one line on stderr, without the usage text."""
 
     exit_code = 2
 
 
 class CheckFailed(click.ClickException):
-    """What was asked for was right and did not come about: a line on stderr."""
+    """The input was right but the command did not succeed: one line on stderr."""
 
     exit_code = 1
 
 
-#: Packages that only an extra installs, and that extra; the smaller one, if there are several.
+#: Packages that only an extra installs, and the smallest extra that does.
 EXTRAS = {
     "matplotlib": "draw",
     **dict.fromkeys(("jinja2", "markupsafe", "numpy", "pandas", "pyarrow"), "spark"),
@@ -37,17 +37,17 @@ EXTRAS = {
 
 
 def failure_of(error: Exception) -> click.ClickException | None:
-    """How an error ends a command; None if it should not have come here."""
+    """Return how an error ends a command; None if the error is a bug."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         extra = EXTRAS.get(package)
         if extra is None:
             return None
         return WrongInput(
-            f"{package} is missing, which the extra '{extra}' installs: "
+            f"{package} is not installed; it comes with the extra '{extra}': "
             f"pip install 'padres-tx[{extra}]'"
         )
-    # Imported here: only a command that fails needs all of these.
+    # Imported here: only a command that fails needs these.
     from overlay.errors import OverlayError, Overloaded, SlowReader
     from padres_tx.errors import CallTimeout, ConnectionLost
     from padres_tx.launcher import LaunchError, PortBusy
@@ -63,32 +63,34 @@ def failure_of(error: Exception) -> click.ClickException | None:
     return None
 
 
-def say(text: str) -> None:
-    """Tell a person something that is not the command's output."""
-    # Nobody may be there any more; an overlay does not end for that.
+def note(text: str) -> None:
+    """Print a line for the user that is not part of the command's output."""
+    # The terminal may have been closed; that must not end an overlay.
     with contextlib.suppress(BrokenPipeError):
         click.echo(text, err=True)
 
 
-# --- finding a broker ---
+# --- selecting a broker ---
 
 
-class Place(NamedTuple):
-    """A broker's address, and what to call it to a person."""
+class SelectedBroker(NamedTuple):
+    """The address of the broker that the options select, and a text that names it."""
 
     address: str
     label: str
 
 
-def place_options(command: F) -> F:
-    """The options of commands that talk to a broker; give them to `find_place`."""
+def broker_options(command: F) -> F:
+    """Add the options that select a broker; pass them to `select_broker`."""
     for option in (
         click.option(
             "--at",
             metavar="HOST:PORT",
-            help="Talk to the broker at this address, wherever it runs.",
+            help="Connect to the broker at this address, on any machine.",
         ),
-        click.option("--broker", metavar="NAME", help="Talk to this broker. [default: the first]"),
+        click.option(
+            "--broker", metavar="NAME", help="Connect to this broker. [default: the first]"
+        ),
         overlay_option,
     ):
         command = option(command)
@@ -96,29 +98,27 @@ def place_options(command: F) -> F:
 
 
 def overlay_option(command: F) -> F:
-    """Which of the running overlays is meant; `up` gives it the name, so that word will do, too."""
+    """Add the option that selects a running overlay of this machine."""
     return click.option(
         "--overlay",
-        "--name",
-        "overlay",
         metavar="NAME",
-        help="Which running overlay is meant. [default: the only one]",
+        help="Use the running overlay of this name. [default: the only one]",
     )(command)
 
 
-def find_place(overlay: str | None, broker: str | None, at: str | None) -> Place:
-    """The broker that the options mean.
+def select_broker(overlay: str | None, broker: str | None, at: str | None) -> SelectedBroker:
+    """Return the broker that the options select.
 
     Raises StateError, WrongInput.
     """
     if at is not None:
         if overlay is not None or broker is not None:
-            raise WrongInput("--at says it all: it cannot stand beside a broker or an overlay")
-        return Place(at, at)
-    from padres_tx.launcher.overlay_files import Registry
+            raise WrongInput("--at cannot be combined with a broker name or --overlay")
+        return SelectedBroker(at, at)
+    from padres_tx.launcher.overlay_files import OverlayFiles
 
-    record = Registry(notice=say).find(overlay)
+    record = OverlayFiles(notice=note).find(overlay)
     if not record.brokers:
-        raise WrongInput(f"overlay {record.name} is just starting")
+        raise WrongInput(f"overlay {record.name} is still starting")
     found = record.broker(broker) if broker is not None else record.brokers[0]
-    return Place(found.address, f"{found.name} ({found.address})")
+    return SelectedBroker(found.address, f"{found.name} ({found.address})")

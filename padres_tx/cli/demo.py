@@ -1,6 +1,6 @@
-"""`padres-tx demo`: the first look; the story is `scenarios.demo`'s, the comparison `experiment`'s.
+"""`padres-tx demo`: the tour of `padres_tx.scenarios.demo`, then a short comparison of the engines.
 
-What compares the engines comes through the plug-in commands: this package must not know it.
+The comparison is the plug-in command `experiment`; this package must not import it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Examples:
   padres-tx demo --out my-first-comparison
 """
 )
-@click.option("--story", is_flag=True, help="Only the first part, of half a minute.")
+@click.option("--story", is_flag=True, help="Run only the first part, which takes half a minute.")
 @click.option(
     "--out",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the comparison and its report go. [default: a new temporary directory]",
+    help="Write the comparison and its report to DIR. [default: a new temporary directory]",
 )
 def demo(*, story: bool, directory: Path | None) -> None:
-    """Start three brokers, see who gets what and why, a stream that changes hands, and what each
-    engine costs.
+    """Show routing by content, a handover of a stream, and the cost of each engine.
 
-    The comparison is the short version of 'padres-tx experiment run base', made into a report by
-    Spark. It takes some minutes and leaves nothing running. Exit code 1 if a promise was broken.
+    The comparison of the engines is a short version of 'padres-tx experiment run base'; Spark
+    makes a report of it. The demo takes some minutes and leaves nothing running. Exit code 1 if a
+    promise was broken.
     """
-    from padres_tx.scenarios import demo as first_look
+    from padres_tx.scenarios import demo as tour
 
     console = Console(highlight=False)
-    if not first_look.run(console):
-        raise CheckFailed("a publication did not go where it should have gone; see above")
+    if not tour.run(console):
+        raise CheckFailed("a promise was broken; see the lines marked '!' above")
     report = None
     if not story:
         directory = directory or Path(tempfile.mkdtemp(prefix="padres-tx-demo-"))
@@ -56,28 +56,29 @@ def demo(*, story: bool, directory: Path | None) -> None:
         "padres-tx pub \"[class,'order'],[price,150]\" --payload hello",
     ):
         console.print(f"  {command}", markup=False)
-    console.print("Or hand over more, on more brokers:")
+    console.print("Or a longer handover, on more brokers:")
     console.print("  padres-tx handover --engine d-tx --topology nine", markup=False)
     if report is not None:
-        console.print(f"\nThe report: {report}", markup=False, soft_wrap=True)
+        console.print(f"\nReport: {report}", markup=False, soft_wrap=True)
 
 
 def _compare(console: Console, directory: Path) -> Path | None:
-    """Run the comparison and report on it; answers where the report is, if there can be one."""
-    console.rule("[bold]6. What it costs")
+    """Run the comparison and make its report; returns the path of the report, if there is one."""
+    console.rule("[bold]6. The cost of each engine")
     console.print(
-        "The same work for each engine: an environment, a dispatcher and two agents, in a process "
-        "of their own, dispatch workflow instances over three brokers whose links take 5 ms. "
-        "bl-wait is measured twice, with the smallest wait that works here, and with the smallest "
-        "multiple of 50 ms. It takes a minute or two."
+        "Each engine does the same work: an environment, a dispatcher and two agents, in a process "
+        "of their own, dispatch workflow instances over three brokers whose links have a delay of "
+        "5 ms. bl-wait is measured twice: with the smallest wait that works here, and with the "
+        "smallest multiple of 50 ms that does. This takes a minute or two."
     )
-    # Traces take Spark as long again as all the rest; what clients see is checked without them.
+    # Spark needs as long for traces as for everything else; the clients' records are checked
+    # without them.
     _experiment("run", "base", "--quick", "--no-trace", "--out", str(directory))
     if importlib.util.find_spec("pyspark") is None:
-        console.print("\nThe report needs Spark: pip install 'padres-tx\\[spark]', and then")
+        console.print("\nThe report needs Spark: pip install 'padres-tx\\[spark]', then run")
         console.print(f"  padres-tx experiment report {directory}", markup=False, soft_wrap=True)
         return None
-    console.rule("[bold]7. Spark makes a report of what the clients have recorded")
+    console.rule("[bold]7. A report of the clients' records, made by Spark")
     _experiment("report", str(directory))
     return (directory / "report" / "index.html").absolute()
 

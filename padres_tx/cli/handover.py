@@ -1,6 +1,6 @@
-"""`padres-tx handover`: a stream changes hands, and nothing goes astray, or how much does.
+"""`padres-tx handover`: hand a stream over between two workers, and count the events that go wrong.
 
-The scenario and its judge are `padres_tx.scenarios.handover`'s; here are arguments, a table and
+The scenario and its judge are in `padres_tx.scenarios`; this module handles arguments, output and
 exit codes.
 """
 
@@ -18,10 +18,10 @@ from rich.text import Text
 
 from overlay.errors import OverlayError
 from padres_tx import launcher, registry
-from padres_tx.cli.common import CheckFailed, WrongInput, say
+from padres_tx.cli.common import CheckFailed, WrongInput, note
 from padres_tx.launcher import Running
 from padres_tx.scenarios import handover as scenario
-from padres_tx.scenarios.handover import HandoverError, Outcome
+from padres_tx.scenarios.handover import HandoverError, HandoverOutcome
 from padres_tx.scenarios.handover_table import EXPLANATION, run, table
 
 
@@ -34,8 +34,8 @@ Examples:
   padres-tx handover --engine s-tx --topology nine --rate 2000 --json
 
 \b
-d-tx promises three zeros, the others promise nothing here; no engine may give one worker an event
-twice. Exit code 1 if a promise was broken.
+d-tx promises that no event is lost, doubled or misrouted. The other engines promise only that no
+worker receives an event twice. Exit code 1 if a promise was broken.
 """
 )
 @click.option(
@@ -43,55 +43,55 @@ twice. Exit code 1 if a promise was broken.
     default="all",
     show_default=True,
     metavar="NAME",
-    help="The name of an engine, or all for those of this package.",
+    help="The name of an engine, or all for the four engines of this package.",
 )
 @click.option(
     "--events",
     type=click.IntRange(1),
     default=20_000,
     show_default=True,
-    help="How many are published in all, by two publishers.",
+    help="The number of events, published by two publishers.",
 )
 @click.option(
     "--handovers",
     type=click.IntRange(1),
     default=50,
     show_default=True,
-    help="How often the stream changes hands meanwhile.",
+    help="The number of handovers.",
 )
 @click.option(
     "--topology",
     default="three",
     show_default=True,
     metavar="NAME",
-    help="The brokers: one, three, five, nine, or a .yaml, .yml or .json file.",
+    help="The topology: one, three, five, nine, or a .yaml, .yml or .json file.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Publish so many events a second. [default: as many as the overlay takes]",
+    help="Publish N events per second. [default: as many as the overlay accepts]",
 )
 @click.option(
     "--seed",
     type=int,
     metavar="N",
-    help="Draw the clients' brokers. [default: far apart]",
+    help="Connect clients to random brokers. [default: to distant brokers]",
 )
 @click.option(
     "--wait-ms",
     type=click.FloatRange(0, min_open=True),
     metavar="MS",
-    help="The wait of bl-wait; 'padres-tx calibrate' finds the smallest. [default: its own]",
+    help="The wait of bl-wait; 'padres-tx calibrate' finds the smallest. [default: the engine's]",
 )
 @click.option(
     "--trace",
     "trace_directory",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIRECTORY",
-    help="Let the brokers write their traces, and leave them there with their logs.",
+    help="Write the brokers' traces and logs to DIRECTORY.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON list.")
 def handover(
     *,
     engine: str,
@@ -104,16 +104,18 @@ def handover(
     trace_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Hand a stream of events from worker to worker by transactions, and count what goes astray.
+    """Hand a stream over between two workers, and count lost, doubled and misrouted events.
 
-    Starts the brokers of a topology as processes. Two publishers stream numbered plain events
-    while two workers hand the stream to each other, as often as you say, by transactions of an
-    engine. Clients sit at different brokers, as far as there are enough.
+    The command starts the brokers of a topology as processes. Two publishers publish numbered
+    plain events while two workers hand the stream to each other with transactions of an engine.
+    Clients connect to different brokers if there are enough.
     """
     names = registry.by_promises(own=True) if engine == "all" else [engine]
     waits = registry.where(lambda engine: "wait_s" in engine.options)
     if wait_ms is not None and not set(names) & set(waits):
-        raise WrongInput(f"--wait-ms is for {', '.join(waits)}, not for {engine}")
+        raise WrongInput(
+            f"--wait-ms cannot be used with {engine}: expected {', '.join(waits)} or all"
+        )
     try:
         scenario.check(names, events=events, handovers=handovers)
     except HandoverError as error:
@@ -125,8 +127,8 @@ def handover(
             topology, directory=trace_directory, trace=trace_directory is not None
         ) as running,
     ):
-        starting.stop()  # A terminal has one live display at a time.
-        with crashes_told(running):
+        starting.stop()  # A terminal can show one live display at a time.
+        with crashes_reported(running):
             outcomes = run(
                 terminal,
                 running,
@@ -138,20 +140,20 @@ def handover(
                 wait_s=None if wait_ms is None else wait_ms / 1000,
             )
     if as_json:
-        rows = [msgspec.to_builtins(outcome.row) for outcome in outcomes]
+        rows = [msgspec.to_builtins(outcome.counts) for outcome in outcomes]
         click.echo(json.dumps(rows, indent=2))
     else:
         console = Console()
-        console.print(table(outcome.row for outcome in outcomes))
+        console.print(table(outcome.counts for outcome in outcomes))
         console.print(Text(EXPLANATION, "dim"))
     check(outcomes)
 
 
 @contextmanager
-def crashes_told(running: Running) -> Iterator[None]:
-    """What clients run into because a broker has died ends as CheckFailed, with the broker's log.
+def crashes_reported(running: Running) -> Iterator[None]:
+    """Turn the errors of clients whose broker has crashed into CheckFailed, with the broker's log.
 
-    The log goes with the overlay, so this is the last chance to see it.
+    The log is deleted with the overlay, so it has to be shown now.
     """
     try:
         yield
@@ -161,12 +163,12 @@ def crashes_told(running: Running) -> Iterator[None]:
         raise
 
 
-def check(outcomes: Iterable[Outcome]) -> None:
-    """Raises CheckFailed if an engine has broken a promise, and says how before that."""
+def check(outcomes: Iterable[HandoverOutcome]) -> None:
+    """Raise CheckFailed if an engine has broken a promise, after printing the details."""
     broken = [outcome for outcome in outcomes if outcome.broken]
     for outcome in broken:
         for line in (*outcome.broken, *outcome.faults):
-            say(f"{outcome.row.engine}: {line}")
+            note(f"{outcome.counts.engine}: {line}")
     if broken:
-        names = ", ".join(outcome.row.engine for outcome in broken)
-        raise CheckFailed(f"a promise was broken: {names}")
+        names = ", ".join(outcome.counts.engine for outcome in broken)
+        raise CheckFailed(f"broken promises: {names}")

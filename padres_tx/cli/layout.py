@@ -1,7 +1,7 @@
-"""Rows of names and text, for terminals of any width: an id is never broken over two lines.
+"""Print rows for terminals of any width: an id is never broken over two lines.
 
-If all ids fit side by side, with some room for the text between them, rows become a table. If not,
-each row becomes a block of lines: its first cell, and below it the others, each behind its heading.
+If all ids fit side by side, with some room for text, rows are printed as a table. Otherwise each
+row becomes a block of lines: its first cell, and below it the other cells, each after its heading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-#: A text column that is narrower than this is not readable; one with shorter texts needs less.
+#: A text column narrower than this is not readable, unless its texts are shorter.
 TEXT_WIDTH = 16
 
 #: Between two columns of a table.
@@ -50,12 +50,12 @@ def show(
         console.print(Text(title, "italic"))
     for row in rows:
         for line in _block(columns, row, console.width):
-            # A line that is too long is left to the terminal: whoever copies an id gets all of it.
+            # The terminal wraps a line that is too long, so that an id can be copied as a whole.
             console.print(line, soft_wrap=True)
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
-    """Whether a table of this width breaks texts only."""
+    """Whether a table of this width breaks only text columns."""
     needed = SPACE * len(columns)
     for number, column in enumerate(columns):
         natural = max([len(column.heading), *(len(row[number].text) for row in rows)])
@@ -80,11 +80,11 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str
             justify="right" if column.kind == "number" else "left",
             no_wrap=not text,
             overflow="fold",
-            # A minimum in every case: otherwise a column shrinks that must not.
+            # Every column needs a minimum width, or rich shrinks id columns as well.
             min_width=min(natural, TEXT_WIDTH) if text else natural,
         )
     for row in rows:
-        # As Text: a name or filter may look like rich's markup, and is none.
+        # As Text: a name or filter may look like rich's markup.
         table.add_row(*(Text(*cell) for cell in row))
     return table
 
@@ -92,7 +92,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str
 def _block(columns: Sequence[Column], row: Sequence[Cell], width: int) -> list[Text]:
     first, *others = zip(columns, row, strict=True)
     lines = [Text(first[1].text, first[1].style or "bold")]
-    # What has no heading explains itself, and what stands behind it.
+    # A cell without a heading is joined with the next one.
     while others and not first[0].heading:
         first, *others = others
         lines[0].append(" ").append_text(Text(*first[1]))
@@ -111,7 +111,7 @@ def _block(columns: Sequence[Column], row: Sequence[Cell], width: int) -> list[T
 
 
 def _broken(line: Text, width: int) -> list[Text]:
-    """A line that is too long, broken between words; a word, which may be an id, stays whole."""
+    """Break a line that is too long between words; a word may be an id and stays whole."""
     if len(line) <= width:
         return [line]
     pieces = textwrap.wrap(

@@ -1,9 +1,9 @@
-"""`padres-tx`: the group of all commands, ours and those of plug-ins.
+"""`padres-tx`: the group of all commands, built in and from plug-ins.
 
-Commands are named here and loaded when they are used: `padres-tx broker` starts in every process
-of an overlay, and should not wait for what only `demo` needs. A package adds commands through the
-entry-point group `padres_tx.commands`; one that cannot be loaded says so when it is used, and
-harms no other. Where a name is given twice, ours counts.
+Commands are listed here and loaded when they are used: `padres-tx broker` runs in every process of
+an overlay, and should not load modules that only `demo` needs. A package adds commands through the
+entry-point group `padres_tx.commands`. A plug-in that cannot be loaded reports that when it is used
+and does not affect other commands. A built-in command takes precedence over a plug-in of its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from padres_tx.cli.common import WrongInput, failure_of
 
 PLUG_INS = "padres_tx.commands"
 
-#: Command -> where it is, in the order in which a newcomer needs them.
+#: Command -> its location, in the order in which a newcomer needs them.
 COMMANDS = {
     "demo": "padres_tx.cli.demo:demo",
     "up": "padres_tx.cli.up:up",
@@ -39,8 +39,8 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
-    """Loads a command when it is asked for, and ends it with one line if it fails."""
+class CommandGroup(click.Group):
+    """Loads a command when it is used, and turns its errors into one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *sorted(_plug_ins())]
@@ -60,7 +60,7 @@ class Commands(click.Group):
         if known and not args[0].startswith("-") and args[0] not in known:
             close = difflib.get_close_matches(args[0], known, n=1)
             hint = f"did you mean {close[0]}?" if close else "see 'padres-tx --help'"
-            raise WrongInput(f"there is no command {args[0]!r}; {hint}")
+            raise WrongInput(f"unknown command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -68,7 +68,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:  # Of many kinds; `failure_of` knows which are for users.
+        except Exception as error:  # `failure_of` knows which errors are for users.
             failure = failure_of(error)
             if failure is None:
                 raise
@@ -81,13 +81,13 @@ def _plug_ins() -> dict[str, EntryPoint]:
 
 
 def _load(plug_in: EntryPoint) -> click.Command:
-    """The plug-in's command, or one in its place that says why it cannot be had."""
+    """Return the plug-in's command, or a command that reports why it cannot be loaded."""
     try:
         command = plug_in.load()
         if isinstance(command, click.Command):
             return command
-        reason = f"a {type(command).__name__} is no click command"
-    except Exception as error:  # Whatever a stranger's module does at import must stay there.
+        reason = f"expected a click command, got a {type(command).__name__}"
+    except Exception as error:  # An error in a plug-in's module must not affect other commands.
         reason = f"{type(error).__name__}: {error}"
 
     def refuse(arguments: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ def _load(plug_in: EntryPoint) -> click.Command:
 
 
 @click.group(
-    cls=Commands,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
 \b
@@ -117,14 +117,14 @@ Or, in three terminals:
   padres-tx pub "[class,'order'],[price,150]" --payload hello
 
 \b
-Exit codes: 0 fine, 1 a promise or check failed, 2 wrong usage or input.
+Exit codes: 0 success, 1 a promise or check failed, 2 wrong usage or input.
 """,
 )
 @click.version_option(package_name="padres-tx", prog_name="padres-tx")
 def main() -> None:
-    """Publish and subscribe by content, through a tree of brokers."""
+    """Publish and subscribe by content, with transactions, through a tree of brokers."""
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal cannot show must not end a command.
+        # A character that the terminal cannot show must not end a command.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

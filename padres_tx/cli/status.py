@@ -1,8 +1,8 @@
-"""`padres-tx status`: how the brokers of an overlay are, by what they say themselves.
+"""`padres-tx status`: query the brokers of an overlay and print their status.
 
-The brokers are those of an overlay that `up` has started, those of a topology file that run
-wherever it says, or those at some addresses. What a launcher has written down explains a broker
-that does not answer; one that answers is up, whoever has started it.
+The brokers are those of an overlay that `up` has started, those of a topology file, or those at the
+given addresses. The launcher's state file explains why a broker does not reply; a broker that
+replies is up, however it was started.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from padres_tx.cli.common import CheckFailed, WrongInput, say
+from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
 from padres_tx.cli.layout import Cell, Column, show
 from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.launcher import processes
-from padres_tx.launcher.broker_status import Status, survey
-from padres_tx.launcher.overlay_files import BrokerRecord, OverlayRecord, Registry
+from padres_tx.launcher.broker_status import BrokerStatus, query_all
+from padres_tx.launcher.overlay_files import BrokerRecord, OverlayFiles, OverlayRecord
 from padres_tx.launcher.overlay_processes import ending
 from topologies import load
 
-#: For a state that is neither of these, see the text below the table.
+#: Any other state is explained below the table.
 STATE_STYLES = {"up": "green", "down": "red"}
 OTHER_STATE_STYLE = "yellow"
 
@@ -38,8 +38,8 @@ COLUMNS = (
 COUNTERS = (Column("clients", "number"), Column("in", "number"), Column("out", "number"))
 
 
-class Expected(NamedTuple):
-    """A broker that should be at an address; "" and None where that is not known beforehand."""
+class ExpectedBroker(NamedTuple):
+    """A broker that is expected at an address; the other fields may be unknown."""
 
     address: str
     name: str = ""
@@ -52,64 +52,59 @@ class Expected(NamedTuple):
 \b
 Examples:
   padres-tx status
-  padres-tx status --name second --json
+  padres-tx status --overlay second --json
   padres-tx status --topology mine.yaml
   padres-tx status --at 10.0.0.1:7001 --at 10.0.0.2:7002
 """
 )
-@click.option(
-    "--name",
-    "--overlay",
-    "name",
-    metavar="NAME",
-    help="Which overlay is meant. [default: the only one]",
-)
+@overlay_option
 @click.option(
     "--topology",
     metavar="TOPOLOGY",
-    help="Ask the brokers of this topology where it says that they are, however they were started.",
+    help="Query the brokers at the addresses in this topology, however they were started.",
 )
 @click.option(
     "--at",
     metavar="HOST:PORT",
     multiple=True,
-    help="Ask the broker at this address, and no overlay; may be given several times.",
+    help="Query the broker at this address; may be given several times.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def status(*, name: str | None, topology: str | None, at: tuple[str, ...], as_json: bool) -> None:
-    """Ask the brokers of an overlay how they are.
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(
+    *, overlay: str | None, topology: str | None, at: tuple[str, ...], as_json: bool
+) -> None:
+    """Show the status of the brokers of an overlay.
 
-    Below the table stands what needs a person: why a broker is not up, a second process under a
-    broker's name, a trace that is switched off, log lines that were lost, connections that were
-    refused for want of room.
+    Problems are listed below the table: why a broker is not up, a second process with a broker's
+    name, a trace that was switched off, lost log lines, connections refused for lack of capacity.
 
-    Exit code 1 if one of the brokers is not up, with all its links.
+    Exit code 1 if a broker or one of its links is not up.
     """
-    if sum(given is not None for given in (name, topology, at or None)) > 1:
-        raise WrongInput("give one of --name, --topology and --at: each says it all")
+    if sum(given is not None for given in (overlay, topology, at or None)) > 1:
+        raise WrongInput("--overlay, --topology and --at cannot be combined")
     if topology is not None:
         tree = load(topology)
         expected = [
-            Expected(broker.address, broker.name, tree.neighbours(broker.name))
+            ExpectedBroker(broker.address, broker.name, tree.neighbours(broker.name))
             for broker in tree.brokers
         ]
         about: dict[str, Any] = {"name": tree.name, "topology": tree.name}
         up = show_status(expected, about, f"topology {tree.name}", as_json=as_json, counters=True)
     elif at:
-        # Raises BadAddress: what is no address cannot be asked.
-        expected = [Expected(str(parse_address(address))) for address in dict.fromkeys(at)]
+        # Raises BadAddress, before any broker is queried.
+        expected = [ExpectedBroker(str(parse_address(address))) for address in dict.fromkeys(at)]
         up = show_status(expected, {}, "brokers", as_json=as_json, counters=True)
     else:
-        record = Registry(notice=say).find(name, option="--name")
+        record = OverlayFiles(notice=note).find(overlay)
         up = show_overlay(record, as_json=as_json, counters=True) and record.phase == "up"
     if not up:
         raise SystemExit(CheckFailed.exit_code)
 
 
 def show_overlay(record: OverlayRecord, *, as_json: bool, counters: bool = False) -> bool:
-    """Print how an overlay of this machine is; returns whether all of its brokers are up."""
+    """Print the status of an overlay of this machine; returns whether all its brokers are up."""
     expected = [
-        Expected(broker.address, broker.name, broker.neighbours, broker)
+        ExpectedBroker(broker.address, broker.name, broker.neighbours, broker)
         for broker in record.brokers
     ]
     about = {
@@ -124,16 +119,16 @@ def show_overlay(record: OverlayRecord, *, as_json: bool, counters: bool = False
 
 
 def show_status(
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedBroker],
     about: dict[str, Any],
     title: str,
     *,
     as_json: bool,
     counters: bool,
 ) -> bool:
-    """Ask brokers and print how they are; returns whether all are up."""
-    answers = survey({broker.address: broker.address for broker in expected})
-    views = [view(broker, answers[broker.address]) for broker in expected]
+    """Query brokers and print their status; returns whether all are up."""
+    statuses = query_all({broker.address: broker.address for broker in expected})
+    views = [view(broker, statuses[broker.address]) for broker in expected]
     if as_json:
         click.echo(json.dumps({**about, "brokers": views}, indent=2))
     else:
@@ -142,13 +137,13 @@ def show_status(
         show(console, columns, [_row(each, counters=counters) for each in views], title)
         for each in views:
             problem = [f"{each['state']}: {each['problem']}"] if each["problem"] else []
-            for told in (*problem, *each.get("warnings", ())):
-                console.print(Text(f"{each['name']}: {told}", "yellow"), soft_wrap=True)
+            for line in (*problem, *each.get("warnings", ())):
+                console.print(Text(f"{each['name']}: {line}", "yellow"), soft_wrap=True)
     return all(each["state"] == "up" for each in views)
 
 
-def view(expected: Expected, answer: Status | str) -> dict[str, Any]:
-    """One broker, as data: what is known of it, and what it says itself."""
+def view(expected: ExpectedBroker, status: BrokerStatus | str) -> dict[str, Any]:
+    """Return one broker as data: what was known beforehand, and what it reports itself."""
     record = expected.record
     found: dict[str, Any] = {
         "name": expected.name or expected.address,
@@ -160,38 +155,38 @@ def view(expected: Expected, answer: Status | str) -> dict[str, Any]:
     }
     if record is not None:
         found["log"] = record.log
-    if isinstance(answer, str):
-        return found | _silence(record, answer)
-    if expected.name and answer.broker != expected.name:
-        return found | {"state": "down", "problem": f"broker {answer.broker} is at its address"}
+    if isinstance(status, str):
+        return found | _silence(record, status)
+    if expected.name and status.broker != expected.name:
+        return found | {"state": "down", "problem": f"broker {status.broker} is at its address"}
     found |= {
-        "name": answer.broker,
-        "neighbours": [link.neighbour for link in answer.links],
-        "pid": answer.pid,
-        "uptime_s": answer.uptime_s,
-        "clients": [client.client for client in answer.clients],
-        "messages_in": answer.messages_in,
-        "messages_out": answer.messages_out,
-        "unreachable": [missing.broker for missing in answer.unreachable],
-        "warnings": answer.warnings,
+        "name": status.broker,
+        "neighbours": [link.neighbour for link in status.links],
+        "pid": status.pid,
+        "uptime_s": status.uptime_s,
+        "clients": [client.client for client in status.clients],
+        "messages_in": status.messages_in,
+        "messages_out": status.messages_out,
+        "unreachable": [missing.broker for missing in status.unreachable],
+        "warnings": status.warnings,
     }
-    if answer.missing:
-        found |= {"state": "linking", "problem": f"no link to {', '.join(answer.missing)}"}
-    if record is not None and record.process.pid != answer.pid:
-        # Its launcher's process has ended, and somebody has started another.
+    if status.missing:
+        found |= {"state": "linking", "problem": f"no link to {', '.join(status.missing)}"}
+    if record is not None and record.process.pid != status.pid:
+        # The launcher's process has ended, and the broker was started again by hand.
         found["warnings"] = [
-            *answer.warnings,
-            f"runs as process {answer.pid}, which the launcher has not started",
+            *status.warnings,
+            f"runs as process {status.pid}, which was not started by the launcher",
         ]
     return found
 
 
 def _silence(record: BrokerRecord | None, reason: str) -> dict[str, Any]:
-    """The state of a broker that does not answer."""
+    """Return the state of a broker that does not reply."""
     if record is not None and record.exit_code is not None:
         return {"state": "down", "problem": ending(record.exit_code)}
     if record is not None and not processes.alive(record.process):
-        return {"state": "down", "problem": "its process has gone"}
+        return {"state": "down", "problem": "its process has ended"}
     return {"state": "silent", "problem": reason}
 
 

@@ -1,6 +1,6 @@
-"""`padres-tx tables`: what a broker knows, as tables.
+"""`padres-tx tables`: print the routing tables and clients of a broker.
 
-What the tables mean is `overlay.tables.routing`'s; here they are printed.
+`overlay.tables.routing` explains what the tables mean.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from padres_tx.cli.common import Place, WrongInput, find_place, overlay_option
+from padres_tx.cli.common import SelectedBroker, WrongInput, overlay_option, select_broker
 from padres_tx.cli.layout import Cell, Column, show
 from padres_tx.client.asyncio.operator import operator
 
-#: Rows that are printed unless more are asked for: what a person can scroll through.
+#: Default limit of printed rows: as many as a person can scroll through.
 ROWS_SHOWN = 10_000
 
 _ENTRY = {
@@ -25,22 +25,22 @@ _ENTRY = {
     "filter": Column("filter", "text"),
     "client": Column("client"),
     "seq": Column("number", "number"),
-    "hop": Column("from"),
+    "hop": Column("last hop"),
 }
 
-#: Title of each table in a broker's report, and what its columns are called here.
+#: Title and columns of each table in a broker's report.
 TABLES = {
     "srt": (
-        "SRT: advertisements, and where they came from",
+        "SRT: advertisements and their last hops",
         _ENTRY,
     ),
     "prt": (
-        "PRT: subscriptions, and where they came from",
+        "PRT: subscriptions and their last hops",
         _ENTRY,
     ),
     "clients": (
-        "Clients, their brokers, and the way there",
-        {"client": Column("client"), "edge": Column("at broker"), "hop": Column("by way of")},
+        "Clients, their edge brokers, and the next hop to them",
+        {"client": Column("client"), "edge": Column("edge broker"), "hop": Column("next hop")},
     ),
 }
 
@@ -55,29 +55,29 @@ Examples:
   padres-tx tables --at 127.0.0.1:7002
 
 \b
-Where something came from is a neighbour's name, or @client for a client of this broker.
-Publications go where the subscriptions that want them came from.
+A last hop is the neighbour that an entry came from, or @client for a client of this broker.
+A publication is forwarded to the last hops of the subscriptions that match it.
 """
 )
 @click.argument("broker", metavar="[BROKER]", required=False)
 @overlay_option
-@click.option("--at", metavar="HOST:PORT", help="Ask the broker at this address instead.")
-@click.option("--client", default="", metavar="NAME", help="Only entries of this client.")
-@click.option("--hop", default="", metavar="HOP", help="Only what came from here.")
+@click.option("--at", metavar="HOST:PORT", help="Query the broker at this address instead.")
+@click.option("--client", default="", metavar="NAME", help="Print only entries of this client.")
+@click.option("--hop", default="", metavar="HOP", help="Print only entries with this last hop.")
 @click.option(
     "--matching",
     default="",
     metavar="PUBLICATION",
-    help="Only entries whose filter contains this publication.",
+    help="Print only entries whose filter matches this publication.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=ROWS_SHOWN,
     show_default=True,
-    help="Print at most so many rows.",
+    help="Print at most this many rows.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
 def tables(
     broker: str | None,
     *,
@@ -91,19 +91,19 @@ def tables(
 ) -> None:
     """Show the routing tables and clients of BROKER."""
     if broker is None and at is None:
-        raise WrongInput("say which broker: its name, or --at HOST:PORT")
-    place = find_place(overlay, broker, at)
+        raise WrongInput("no broker given: expected its name or --at HOST:PORT")
+    selected = select_broker(overlay, broker, at)
     wanted = {"client": client, "hop": hop, "matching": matching, "limit": limit}
-    report = asyncio.run(_report(place, wanted))
+    report = asyncio.run(_query(selected, wanted))
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         _print(report, Console())
 
 
-async def _report(place: Place, wanted: dict[str, Any]) -> dict[str, Any]:
-    async with operator(place.address, retry=False) as somebody:
-        return await somebody.tables(**wanted)
+async def _query(selected: SelectedBroker, wanted: dict[str, Any]) -> dict[str, Any]:
+    async with operator(selected.address, retry=False) as broker:
+        return await broker.tables(**wanted)
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
@@ -120,4 +120,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
         cells = [[Cell(str(row[field])) for field in columns] for row in rows]
         show(console, list(columns.values()), cells, title)
     if not report["complete"]:
-        console.print(Text("There are more rows: choose some, or raise --limit.", "yellow"))
+        console.print(
+            Text(
+                "There are more rows: raise --limit, or use --client, --hop or --matching.",
+                "yellow",
+            )
+        )

@@ -1,7 +1,7 @@
 """`padres-tx adv`, `sub` and `pub`: a client of a running overlay, in PADRES notation.
 
-Only arguments, lines and exit codes are dealt with here; clients are
-`padres_tx.client.asyncio.client`'s.
+This module handles arguments, output and exit codes; the client is
+`padres_tx.client.asyncio.client`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from overlay.filters import Filter
 from overlay.notation import format_filter, format_publication, parse_filter, parse_publication
 from padres_tx.cli.common import (
     CheckFailed,
-    Place,
+    SelectedBroker,
     WrongInput,
-    find_place,
-    place_options,
-    say,
+    broker_options,
+    note,
+    select_broker,
 )
 from padres_tx.client.asyncio.client import connect
 from padres_tx.client.asyncio.connecting import unique_name
 from padres_tx.client.session import Notification
 
 _as_option = click.option(
-    "--as", "client", metavar="NAME", help="What to call the client. [default: a unique name]"
+    "--as", "client", metavar="NAME", help="The name of the client. [default: a unique name]"
 )
 
 
@@ -43,21 +43,22 @@ Examples:
   padres-tx sub "[class,isPresent]" --at 127.0.0.1:7002 --count 1 --timeout 10
 
 \b
-Operators: eq = > < >= <= isPresent str-prefix; several predicates mean all of them.
+Operators: eq = > < >= <= isPresent str-prefix.
+A publication matches if it satisfies all predicates.
 """
 )
 @click.argument("filter_text", metavar="FILTER")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N publications.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N publications.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="End after so long; exit code 1 if fewer than N have come.",
+    help="Stop after this time; exit code 1 if fewer than N publications have arrived.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print each publication as a line of JSON.")
 @_as_option
-@place_options
+@broker_options
 def sub(
     filter_text: str,
     *,
@@ -69,15 +70,15 @@ def sub(
     broker: str | None,
     at: str | None,
 ) -> None:
-    """Subscribe to FILTER, and print each publication as it comes, until Ctrl-C."""
+    """Subscribe to FILTER and print each matching publication until Ctrl-C."""
     box = parse_filter(filter_text)
-    place = find_place(overlay, broker, at)
-    _run(_sub(box, place, client, count=count, timeout_s=timeout_s, as_json=as_json))
+    selected = select_broker(overlay, broker, at)
+    _run(_sub(box, selected, client, count=count, timeout_s=timeout_s, as_json=as_json))
 
 
 async def _sub(
     box: Filter,
-    place: Place,
+    selected: SelectedBroker,
     name: str | None,
     *,
     count: int | None,
@@ -86,10 +87,13 @@ async def _sub(
 ) -> None:
     line = _json_line if as_json else _human_line
     seen = 0
-    async with connect(place.address, name=_name(name, "sub"), retry=False) as client:
-        # Who only looks on has no part in others' transactions.
+    async with connect(selected.address, name=_name(name, "sub"), retry=False) as client:
+        # A subscriber that only prints events takes no part in transactions of other clients.
         await client.subscribe(box, events_only=True)
-        say(f"{client.name} at {place.label} is subscribed to {format_filter(box)}; Ctrl-C ends it")
+        note(
+            f"{client.name} at {selected.label} is subscribed to {format_filter(box)}; "
+            "stop it with Ctrl-C"
+        )
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 async for notification in client:
@@ -101,7 +105,7 @@ async def _sub(
             if not limit.expired():
                 raise
     if count is not None:
-        raise CheckFailed(f"{seen} of {count} publications came within {timeout_s:g} s")
+        raise CheckFailed(f"{seen} of {count} publications arrived within {timeout_s:g} s")
 
 
 def _human_line(notification: Notification) -> str:
@@ -116,7 +120,7 @@ def _printable(payload: bytes) -> str:
         text = payload.decode()
     except UnicodeDecodeError:
         return f"({len(payload)} bytes)"
-    # On one line, and nothing that a terminal would obey.
+    # On one line, and without control characters for the terminal.
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
@@ -144,10 +148,10 @@ Examples:
 """
 )
 @click.argument("publication", metavar="PUBLICATION")
-@click.option("--payload", metavar="TEXT", help="What it carries beside its attributes.")
-@click.option("--json-payload", metavar="JSON", help="The same as JSON, checked.")
+@click.option("--payload", metavar="TEXT", help="The payload, as text. [default: empty]")
+@click.option("--json-payload", metavar="JSON", help="The payload, as JSON, which is checked.")
 @_as_option
-@place_options
+@broker_options
 def pub(
     publication: str,
     *,
@@ -158,34 +162,34 @@ def pub(
     broker: str | None,
     at: str | None,
 ) -> None:
-    """Publish PUBLICATION to whoever has subscribed to it.
+    """Publish PUBLICATION to the clients that have subscribed to it.
 
-    It is advertised first, so that the subscriptions that want it find the way here, then
-    published. The command returns when the broker has it.
+    The command advertises the publication first, so that matching subscriptions are forwarded to
+    this broker, and then publishes it. It returns when the broker has accepted the publication.
     """
     point = parse_publication(publication)
     content = _payload(payload, json_payload)
-    place = find_place(overlay, broker, at)
+    selected = select_broker(overlay, broker, at)
 
     async def publish() -> None:
-        async with connect(place.address, name=_name(client, "pub"), retry=False) as publisher:
+        async with connect(selected.address, name=_name(client, "pub"), retry=False) as publisher:
             await publisher.advertise(Filter(point))
             await publisher.publish(point, content)
-        say(f"{publisher.name} has published {format_publication(point)} at {place.label}")
+        note(f"{publisher.name} published {format_publication(point)} at {selected.label}")
 
     if not _run(publish()):
-        raise CheckFailed("interrupted; it may not have been published")
+        raise CheckFailed("interrupted; the publication may not have been published")
 
 
 def _payload(text: str | None, json_text: str | None) -> bytes:
     if text is not None and json_text is not None:
-        raise WrongInput("give --payload or --json-payload, not both")
+        raise WrongInput("--payload and --json-payload cannot be combined")
     if json_text is None:
         return (text or "").encode()
     try:
         return json.dumps(json.loads(json_text), ensure_ascii=False).encode()
     except ValueError as error:
-        raise WrongInput(f"--json-payload: not JSON: {error}") from None
+        raise WrongInput(f"invalid --json-payload: {error}") from None
 
 
 @click.command(
@@ -198,7 +202,7 @@ Examples:
 )
 @click.argument("filter_text", metavar="FILTER")
 @_as_option
-@place_options
+@broker_options
 def adv(
     filter_text: str,
     *,
@@ -207,20 +211,23 @@ def adv(
     broker: str | None,
     at: str | None,
 ) -> None:
-    """Advertise FILTER until Ctrl-C: subscriptions that overlap it find their way here."""
+    """Advertise FILTER until Ctrl-C, so that overlapping subscriptions are forwarded here."""
     box = parse_filter(filter_text)
-    place = find_place(overlay, broker, at)
+    selected = select_broker(overlay, broker, at)
 
     async def hold() -> None:
-        async with connect(place.address, name=_name(client, "adv"), retry=False) as holder:
+        async with connect(selected.address, name=_name(client, "adv"), retry=False) as holder:
             await holder.advertise(box)
-            say(f"{holder.name} at {place.label} advertises {format_filter(box)}; Ctrl-C ends it")
+            note(
+                f"{holder.name} at {selected.label} advertises {format_filter(box)}; "
+                "stop it with Ctrl-C"
+            )
             await holder.wait_closed()
 
     _run(hold())
 
 
-# --- what they share ---
+# --- shared ---
 
 
 def _name(given: str | None, command: str) -> str:
@@ -228,9 +235,9 @@ def _name(given: str | None, command: str) -> str:
 
 
 def _run(talk: Coroutine[Any, Any, None]) -> bool:
-    """Run a client to its end, or until Ctrl-C or SIGTERM, which lets it say goodbye.
+    """Run a client until it ends, or until Ctrl-C or SIGTERM, which closes it cleanly.
 
-    Answers whether it came to its end by itself.
+    Returns whether it ended by itself.
     """
 
     async def interruptible() -> bool:

@@ -1,7 +1,7 @@
-"""`padres-tx topology`: look at a topology, or make one.
+"""`padres-tx topology`: show a topology, or generate one.
 
-Only arguments, files and exit codes are dealt with here; checking, generating and drawing are
-`topologies`' own. Must not know about running brokers.
+This module handles arguments, files and exit codes; the package `topologies` checks, generates and
+draws. It must not know running brokers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from padres_tx.cli.common import WrongInput
 from topologies import BASE_PORT, SUFFIXES, Topology, TopologyError, load
-
-
-class InputError(click.ClickException):
-    """What the user gave is wrong: one line on stderr, exit code 2, no usage text around it."""
-
-    exit_code = 2
 
 
 @contextmanager
@@ -29,12 +24,12 @@ def _input_errors() -> Iterator[None]:
     try:
         yield
     except TopologyError as error:
-        raise InputError(str(error)) from None
+        raise WrongInput(str(error)) from None
 
 
 @click.group()
 def topology() -> None:
-    """Draw, check and generate topologies."""
+    """Show, check and generate topologies."""
 
 
 @topology.command(
@@ -47,27 +42,27 @@ Examples:
 """
 )
 @click.argument("topology", metavar="TOPOLOGY")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, which loads again.")
+@click.option("--json", "as_json", is_flag=True, help="Print the topology as JSON.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw it into FILE.png or FILE.svg (needs the extra 'draw').",
+    help="Draw a picture into FILE.png or FILE.svg (needs the extra 'draw').",
 )
 def show(topology: str, *, as_json: bool, out: Path | None) -> None:
     """Check TOPOLOGY and draw it as a tree.
 
-    TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. A file that is no tree of
-    brokers is an error that names the culprit, with exit code 2.
+    TOPOLOGY is one, three, five, nine, or a .yaml, .yml or .json file. Exit code 2 if the brokers
+    do not form a tree; the error names the broker or edge.
     """
-    # Imported here: networkx takes 0.2 s, which no other command should pay.
+    # Imported here: importing networkx takes 0.2 s, and the help does not need it.
     from topologies import draw
 
     with _input_errors():
         tree = load(topology)
         if out is not None:
             draw.save(tree, out)
-            click.echo(f"drawn into {out}", err=True)
+            click.echo(f"wrote {out}", err=True)
     if as_json:
         click.echo(tree.to_json())
     elif out is None:
@@ -84,23 +79,27 @@ Examples:
 """
 )
 def new() -> None:
-    """Generate a topology: print it as YAML, or write it to a file."""
+    """Generate a topology, and print it as YAML or write it to a file."""
 
 
 def _generator(make: Callable[..., Topology]) -> Callable[..., None]:
-    """What the `new` commands share: their options, and where the topology goes."""
+    """Add the options that all `new` commands have, and the output of the topology."""
 
     @click.option(
         "--base-port",
         type=int,
         default=BASE_PORT,
         show_default=True,
-        help="Port of B1; the others follow. 0 leaves every port to the launcher.",
+        help="Port of B1; other brokers have the following ports. 0 means free ports.",
     )
     @click.option(
-        "--delay-ms", type=float, default=0.0, show_default=True, help="Delay of every edge."
+        "--delay-ms",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Delay of every edge in milliseconds.",
     )
-    @click.option("--name", help="What to call it; the default says how it was made.")
+    @click.option("--name", help="The name of the topology. [default: shape and size]")
     @click.option(
         "--out",
         type=click.Path(path_type=Path),
@@ -118,7 +117,7 @@ def _generator(make: Callable[..., Topology]) -> Callable[..., None]:
             click.echo(made.to_yaml(), nl=False)
         else:
             _write(made, out, force=force)
-            click.echo(f"written to {out}", err=True)
+            click.echo(f"wrote {out}", err=True)
 
     return run
 
@@ -133,7 +132,7 @@ Example:
 @click.argument("brokers", type=int)
 @_generator
 def chain(brokers: int, base_port: int, delay_ms: float) -> Topology:
-    """BROKERS in a row."""
+    """A chain of BROKERS brokers."""
     from topologies import generators
 
     return generators.chain(brokers, base_port=base_port, delay_ms=delay_ms)
@@ -149,7 +148,7 @@ Example:
 @click.argument("brokers", type=int)
 @_generator
 def star(brokers: int, base_port: int, delay_ms: float) -> Topology:
-    """BROKERS in all, B1 in the middle of the others."""
+    """A star of BROKERS brokers, with B1 in the middle."""
     from topologies import generators
 
     return generators.star(brokers, base_port=base_port, delay_ms=delay_ms)
@@ -166,7 +165,7 @@ Example (1 + 3 + 9 brokers):
 @click.argument("depth", type=int)
 @_generator
 def balanced(branching: int, depth: int, base_port: int, delay_ms: float) -> Topology:
-    """BRANCHING children under each broker, DEPTH levels under B1."""
+    """A tree with BRANCHING children under each broker and DEPTH levels under B1."""
     from topologies import generators
 
     return generators.balanced(branching, depth, base_port=base_port, delay_ms=delay_ms)
@@ -190,7 +189,7 @@ Example:
 )
 @_generator
 def random_tree(brokers: int, seed: int, base_port: int, delay_ms: float) -> Topology:
-    """A random tree of BROKERS."""
+    """A random tree of BROKERS brokers."""
     from topologies import generators
 
     return generators.random_tree(brokers, seed, base_port=base_port, delay_ms=delay_ms)
@@ -199,13 +198,13 @@ def random_tree(brokers: int, seed: int, base_port: int, delay_ms: float) -> Top
 def _write(made: Topology, out: Path, *, force: bool) -> None:
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"{str(out)!r}: a topology file ends in {', '.join(SUFFIXES)}")
+        raise WrongInput(f"invalid file name {str(out)!r}: expected one of {', '.join(SUFFIXES)}")
     content = made.to_json() + "\n" if suffix == ".json" else made.to_yaml()
     try:
-        # "x" and not a look beforehand: nobody can slip a file in between.
+        # Mode "x" and no check beforehand: the file could be created in between.
         with out.open("w" if force else "x", encoding="utf-8") as file:
             file.write(content)
     except FileExistsError:
-        raise InputError(f"{str(out)!r} exists already; --force overwrites it") from None
+        raise WrongInput(f"{str(out)!r} already exists; --force overwrites it") from None
     except OSError as error:
-        raise InputError(f"{str(out)!r}: cannot be written: {error.strerror}") from None
+        raise WrongInput(f"cannot write {str(out)!r}: {error.strerror}") from None

@@ -1,9 +1,9 @@
-"""`padres-tx tx`: the transactions of a running overlay, for whoever operates it.
+"""`padres-tx tx`: list, show and abort the transactions of a running overlay.
 
-Every broker is asked, all at once, for the transactions that it knows, engine by engine. The line
-of the coordinator's edge broker stands for a transaction as a whole, because that broker decides
-it; where only others could be asked, one of theirs does. What the words in a line mean is the
-engines' business; here they are gathered and printed.
+The command queries all brokers at once for the transactions that they know, engine by engine. The
+report of the coordinator's edge broker represents a transaction, because that broker decides it; if
+it was not queried, the report of another broker does. The engines define what the texts in a report
+mean; this module collects and prints them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from rich.text import Text
 from overlay.errors import OperationError, OverlayError, ProtocolError
 from padres_tx import registry
 from padres_tx.cli import layout
-from padres_tx.cli.common import CheckFailed, WrongInput, overlay_option, say
+from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
 from padres_tx.cli.layout import Cell, Column
+from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.client.asyncio.operator import Operator, operator
 from padres_tx.client_messages import parse_tx
 from padres_tx.errors import TX_EXAMPLE
-from padres_tx.launcher.broker_status import ANSWER_S
+from padres_tx.launcher.broker_status import REPLY_S
 
-#: How long an abort may take to reach every broker: a message or two over each link, and more only
-#: where a link is just coming back.
+#: How long an abort may take to reach every broker: one or two messages over each link, or longer
+#: while a link reconnects.
 SPREAD_S = 10.0
 SPREAD_LOOK_S = 0.05
 
-#: What a transaction's status can be when it is decided; everything else is open.
+#: The statuses of a decided transaction; with any other status it is open.
 DECIDED = ("committed", "aborted", "finished")
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One transaction, as one broker sees it; what a broker says beyond this is ignored."""
+class TransactionReport(msgspec.Struct, frozen=True):
+    """One transaction, as one broker reports it; unknown fields are ignored."""
 
     tx: str
     engine: str
@@ -51,7 +52,7 @@ class Line(msgspec.Struct, frozen=True):
     waits_for: str
     clients: list[str]
     broker: str = ""
-    #: Of one that has ended: how long ago, and why it was aborted.
+    #: For a transaction that has ended: how long ago, and why it was aborted.
     ended_s: float | None = None
     code: str = ""
     reason: str = ""
@@ -61,10 +62,10 @@ class Line(msgspec.Struct, frozen=True):
         return self.status not in DECIDED
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """What the brokers have answered, and why some have not."""
+class Replies(msgspec.Struct, frozen=True):
+    """The reports of the brokers, and why some brokers did not reply."""
 
-    lines: list[Line]
+    reports: list[TransactionReport]
     silent: dict[str, str]
 
 
@@ -82,16 +83,16 @@ Examples:
 """
 )
 def tx() -> None:
-    """See what transactions are open or have ended, and abort one."""
+    """List, show and abort transactions."""
 
 
-def _where(command: Any) -> Any:
-    """Which brokers are asked; give these to `_places`."""
+def _brokers_options(command: Any) -> Any:
+    """Add the options that select the brokers to query; pass them to `_addresses`."""
     command = click.option(
         "--at",
         metavar="HOST:PORT",
         multiple=True,
-        help="Ask the broker at this address, and no overlay; may be given several times.",
+        help="Query the broker at this address; may be given several times.",
     )(command)
     return overlay_option(command)
 
@@ -106,32 +107,32 @@ Examples:
   padres-tx tx ls --at 10.0.0.1:7001 --at 10.0.0.2:7002
 """
 )
-@_where
-@click.option("--ended", is_flag=True, help="List those that have ended, the last one first.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as a JSON list.")
+@_brokers_options
+@click.option("--ended", is_flag=True, help="List ended transactions, the latest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print the transactions as a JSON list.")
 def ls(*, overlay: str | None, at: tuple[str, ...], ended: bool, as_json: bool) -> None:
-    """List the transactions: since when, which engine, and what each waits for.
+    """List open transactions: their engines, ages, and what each waits for.
 
-    A decided one is listed until every broker has heard of the decision. With --ended: how the last
-    ones have ended, and why, as long as brokers remember them (some minutes).
+    A decided transaction is listed until every broker has learned the decision. With --ended, list
+    how transactions ended and why, as long as brokers remember them (some minutes).
 
-    Exit code 1 if a broker did not answer.
+    Exit code 1 if a broker did not reply.
     """
-    seen = _ask(_places(overlay, at), "ended" if ended else "")
-    lines = [_summary(lines) for lines in _by_tx(seen.lines).values()]
+    replies = _query(_addresses(overlay, at), "ended" if ended else "")
+    summaries = [_summary(reports) for reports in _by_tx(replies.reports).values()]
     if ended:
-        lines.sort(key=lambda line: line.ended_s or 0.0)
+        summaries.sort(key=lambda report: report.ended_s or 0.0)
     if as_json:
-        click.echo(json.dumps([_fields(line) for line in lines], indent=2))
-    elif lines and ended:
-        _show(lines, ("tx", "engine", "broker", *_END))
+        click.echo(json.dumps([_fields(report) for report in summaries], indent=2))
+    elif summaries and ended:
+        _show(summaries, ("tx", "engine", "broker", *_END))
     elif ended:
-        say("no broker remembers a transaction that has ended")
-    elif lines:
-        _show(lines, ("tx", "engine", "broker", *_STATE))
+        note("no broker remembers a transaction that has ended")
+    elif summaries:
+        _show(summaries, ("tx", "engine", "broker", *_STATE))
     else:
-        say("no transaction is open")
-    _end(seen)
+        note("no transaction is open")
+    _check_complete(replies)
 
 
 @tx.command(
@@ -143,32 +144,33 @@ Examples:
 """
 )
 @click.argument("name", metavar="ID")
-@_where
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@_brokers_options
+@click.option("--json", "as_json", is_flag=True, help="Print the transaction as JSON.")
 def show(name: str, *, overlay: str | None, at: tuple[str, ...], as_json: bool) -> None:
-    """Show how the transaction ID stands at every broker that knows it, or how it has ended there.
+    """Show the state of transaction ID at every broker that knows it, or how it ended there.
 
-    Brokers remember for some minutes how transactions have ended.
+    Brokers remember for some minutes how transactions ended.
     """
-    seen = _ask(_places(overlay, at), name=name)
-    lines = _find(name, seen)
-    head = _spokesman(lines)
+    _check_id(name)
+    replies = _query(_addresses(overlay, at), name=name)
+    reports = _find(name, replies)
+    head = _representative(reports)
     if as_json:
-        told = {"tx": head.tx, "engine": head.engine, "coordinator": head.coordinator}
-        brokers = [_without(line, told) for line in lines]
-        click.echo(json.dumps({**told, "brokers": brokers}, indent=2))
+        common = {"tx": head.tx, "engine": head.engine, "coordinator": head.coordinator}
+        brokers = [_without(report, common) for report in reports]
+        click.echo(json.dumps({**common, "brokers": brokers}, indent=2))
     else:
         verb = "decides" if head.open else "decided"
         decides = f"; {head.broker} {verb} it" if head.edge else ""
         title = f"{head.tx}: {head.engine}, coordinated by {head.coordinator}{decides}"
         Console().print(Text(title, "bold"), soft_wrap=True)
-        known = [line for line in lines if line.ended_s is None]
-        ended = [line for line in lines if line.ended_s is not None]
-        if known:
-            _show(known, ("broker", *_STATE, "clients"))
+        present = [report for report in reports if report.ended_s is None]
+        ended = [report for report in reports if report.ended_s is not None]
+        if present:
+            _show(present, ("broker", *_STATE, "clients"))
         if ended:
             _show(ended, ("broker", *_END, "clients"))
-    _end(seen)
+    _check_complete(replies)
 
 
 @tx.command(
@@ -179,171 +181,184 @@ Example:
 """
 )
 @click.argument("name", metavar="ID")
-@_where
+@_brokers_options
 def abort(name: str, *, overlay: str | None, at: tuple[str, ...]) -> None:
-    """Abort the open transaction ID, and wait until every broker knows.
+    """Abort the open transaction ID, and wait until every broker has aborted it.
 
-    Its coordinator and all who take part are told that an operator did it. Exit code 1 if it was
-    decided before, or cannot be aborted from here.
+    The reason given to its clients is that an operator aborted it. Exit code 1 if the transaction
+    is already decided, or if no queried broker can abort it.
     """
-    places = _places(overlay, at)
-    head = _spokesman(_find(name, _ask(places, name=name)))
+    _check_id(name)
+    addresses = _addresses(overlay, at)
+    head = _representative(_find(name, _query(addresses, name=name)))
     if not head.open:
-        raise CheckFailed(f"{name} is {head.status} already")
+        raise CheckFailed(f"{name} is already {head.status}")
     if not head.edge:
         raise CheckFailed(
-            f"no broker that answers decides {name}: that is the one of {head.coordinator}, its "
-            "coordinator"
+            f"{name} can only be aborted at the broker of its coordinator, {head.coordinator}, "
+            "which did not reply or was not queried"
         )
-    asyncio.run(_abort(places[head.broker], head))
+    asyncio.run(_abort(addresses[head.broker], head))
     deadline = time.monotonic() + SPREAD_S
-    while late := [line.broker for line in _of(name, _ask(places).lines) if line.open]:
+    while late := [report.broker for report in _of(name, _query(addresses).reports) if report.open]:
         if time.monotonic() >= deadline:
             raise CheckFailed(
-                f"{name} is aborted, but after {SPREAD_S:g} s {', '.join(late)} still "
-                "had to hear of it"
+                f"{name} is aborted, but {', '.join(late)} did not learn that within {SPREAD_S:g} s"
             )
         time.sleep(SPREAD_LOOK_S)
-    click.echo(f"{name} ({head.engine}) is aborted, at every broker")
+    click.echo(f"{name} ({head.engine}) is aborted at every broker")
 
 
-# --- asking ---
+# --- queries ---
 
 
-def _places(overlay: str | None, at: tuple[str, ...]) -> dict[str, str]:
-    """Where the brokers are that are meant, by name; by address where no name is known.
+def _addresses(overlay: str | None, at: tuple[str, ...]) -> dict[str, str]:
+    """Return the addresses of the selected brokers, by name, or by address if no name is known.
 
-    Raises StateError, WrongInput.
+    Raises StateError, WrongInput, BadAddress.
     """
     if at:
         if overlay is not None:
-            raise WrongInput("--at says it all: it cannot stand beside an overlay")
-        return {address: address for address in at}
-    from padres_tx.launcher.overlay_files import Registry
+            raise WrongInput("--at cannot be combined with --overlay")
+        return {address: str(parse_address(address)) for address in at}
+    from padres_tx.launcher.overlay_files import OverlayFiles
 
-    record = Registry(notice=say).find(overlay)
+    record = OverlayFiles(notice=note).find(overlay)
     return {broker.name: broker.address for broker in record.brokers}
 
 
-def _ask(places: Mapping[str, str], what: str = "", *, name: str = "") -> Seen:
-    """All transactions at these brokers, or those that have "ended"; and the one of that name,
-    whether it has ended or not.
+def _query(addresses: Mapping[str, str], what: str = "", *, name: str = "") -> Replies:
+    """Query the open transactions at these brokers, or with "ended" those that have ended; in
+    addition the one of that name, whether it has ended or not.
 
-    Raises CheckFailed if none of them answers.
+    Raises CheckFailed if no broker replies.
     """
-    answers = asyncio.run(_ask_all(places, [what, f"ended {name}"] if name else [what]))
-    silent = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
-    if answers and len(silent) == len(answers):
+    replies = asyncio.run(_query_all(addresses, [what, f"ended {name}"] if name else [what]))
+    silent = {name: reply for name, reply in replies.items() if isinstance(reply, str)}
+    if replies and len(silent) == len(replies):
         name, reason = next(iter(silent.items()))
-        raise CheckFailed(f"no broker answers; {name}: {reason}")
-    lines = [line for answer in answers.values() if not isinstance(answer, str) for line in answer]
-    return Seen(lines, silent)
+        raise CheckFailed(f"no broker replies; {name}: {reason}")
+    reports = [
+        report for reply in replies.values() if not isinstance(reply, str) for report in reply
+    ]
+    return Replies(reports, silent)
 
 
-async def _ask_all(places: Mapping[str, str], arguments: list[str]) -> dict[str, list[Line] | str]:
-    names = sorted(registry.broker_factories())
+async def _query_all(
+    addresses: Mapping[str, str], arguments: list[str]
+) -> dict[str, list[TransactionReport] | str]:
+    engines = sorted(registry.broker_factories())
 
-    async def ask(name: str, at: str) -> list[Line] | str:
+    async def reports_or_reason(name: str, address: str) -> list[TransactionReport] | str:
         try:
-            async with asyncio.timeout(ANSWER_S), operator(at, retry=False) as broker:
-                found: dict[str, Line] = {}
-                for engine in names:
+            async with asyncio.timeout(REPLY_S), operator(address, retry=False) as broker:
+                found: dict[str, TransactionReport] = {}
+                for engine in engines:
                     for argument in arguments:
-                        for line in await _lines(broker, engine, argument):
-                            found.setdefault(line.tx, msgspec.structs.replace(line, broker=name))
+                        for report in await _reports(broker, engine, argument):
+                            named = msgspec.structs.replace(report, broker=name)
+                            found.setdefault(report.tx, named)
                 return list(found.values())
         except TimeoutError:
-            return f"no answer within {ANSWER_S:g} s"
+            return f"no reply within {REPLY_S:g} s"
         except OverlayError as error:
             return str(error)
 
-    answers = await asyncio.gather(*(ask(name, at) for name, at in places.items()))
-    return dict(zip(places, answers, strict=True))
+    replies = await asyncio.gather(
+        *(reports_or_reason(name, address) for name, address in addresses.items())
+    )
+    return dict(zip(addresses, replies, strict=True))
 
 
-async def _lines(broker: Operator, engine: str, argument: str) -> list[Line]:
+async def _reports(broker: Operator, engine: str, argument: str) -> list[TransactionReport]:
     try:
-        body = await broker.inspect(engine, argument, timeout_s=ANSWER_S)
+        body = await broker.inspect(engine, argument, timeout_s=REPLY_S)
     except OperationError:
-        return []  # A broker that does not have the engine has no transactions of it.
+        return []  # A broker without the engine has no transactions of it.
     try:
-        return msgspec.convert(body, list[Line])
+        return msgspec.convert(body, list[TransactionReport])
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"a list of {engine} transactions that is none: {error}") from None
+        raise ProtocolError(f"malformed list of {engine} transactions: {error}") from None
 
 
-async def _abort(at: str, line: Line) -> None:
-    async with operator(at, retry=False) as broker:
+async def _abort(address: str, report: TransactionReport) -> None:
+    async with operator(address, retry=False) as broker:
         try:
-            await broker.inspect(line.engine, f"abort {line.tx}", timeout_s=ANSWER_S)
+            await broker.inspect(report.engine, f"abort {report.tx}", timeout_s=REPLY_S)
         except OperationError as error:
-            # It was decided since we looked.
+            # It was decided after the query.
             raise CheckFailed(str(error)) from None
 
 
-# --- what was answered ---
+# --- reports ---
 
 
-def _by_tx(lines: Iterable[Line]) -> dict[str, list[Line]]:
-    """The lines of each transaction, the oldest transaction first."""
-    found: dict[str, list[Line]] = {}
-    for line in lines:
-        found.setdefault(line.tx, []).append(line)
-    return dict(sorted(found.items(), key=lambda item: -_spokesman(item[1]).since_s))
+def _by_tx(reports: Iterable[TransactionReport]) -> dict[str, list[TransactionReport]]:
+    """Return the reports of each transaction, the oldest transaction first."""
+    found: dict[str, list[TransactionReport]] = {}
+    for report in reports:
+        found.setdefault(report.tx, []).append(report)
+    return dict(sorted(found.items(), key=lambda item: -_representative(item[1]).since_s))
 
 
-def _of(name: str, lines: Iterable[Line]) -> list[Line]:
-    return [line for line in lines if line.tx == name]
+def _of(name: str, reports: Iterable[TransactionReport]) -> list[TransactionReport]:
+    return [report for report in reports if report.tx == name]
 
 
-def _find(name: str, seen: Seen) -> list[Line]:
-    """The lines of one transaction, at least one. Raises WrongInput, CheckFailed."""
+def _check_id(name: str) -> None:
+    """Raise WrongInput if this cannot be the id of a transaction."""
     if parse_tx(name) is None:
-        raise WrongInput(f"{name!r} names no transaction; one is named like {TX_EXAMPLE}")
-    lines = _of(name, seen.lines)
-    if not lines and seen.silent:
-        _end(seen)
-    if not lines:
-        there = ", ".join(_by_tx(seen.lines)) or "none"
-        raise WrongInput(f"no broker knows of a transaction {name}; open: {there}")
-    return lines
+        raise WrongInput(f"invalid transaction id {name!r}: expected one like {TX_EXAMPLE}")
 
 
-def _spokesman(lines: list[Line]) -> Line:
-    """The line that stands for the transaction: that of the broker which decides it."""
-    return next((line for line in lines if line.edge), lines[0])
+def _find(name: str, replies: Replies) -> list[TransactionReport]:
+    """Return the reports of one transaction, at least one. Raises WrongInput, CheckFailed."""
+    reports = _of(name, replies.reports)
+    if not reports:
+        _check_complete(replies)
+        others = ", ".join(_by_tx(replies.reports)) or "none"
+        raise WrongInput(f"no broker knows transaction {name}; open: {others}")
+    return reports
 
 
-def _summary(lines: list[Line]) -> Line:
-    """The spokesman's line, with what is waited for elsewhere, where clients take part."""
-    head = _spokesman(lines)
+def _representative(reports: list[TransactionReport]) -> TransactionReport:
+    """Return the report that represents the transaction: that of the broker which decides it."""
+    return next((report for report in reports if report.edge), reports[0])
+
+
+def _summary(reports: list[TransactionReport]) -> TransactionReport:
+    """Return the representative report, extended by what brokers of other clients wait for."""
+    head = _representative(reports)
     elsewhere = [
-        f"{line.broker}: {line.waits_for}"
-        for line in lines
-        if line is not head and line.open and line.clients and line.waits_for != head.waits_for
+        f"{report.broker}: {report.waits_for}"
+        for report in reports
+        if report is not head
+        and report.open
+        and report.clients
+        and report.waits_for != head.waits_for
     ]
     return msgspec.structs.replace(head, waits_for="; ".join([head.waits_for, *elsewhere]))
 
 
-def _without(line: Line, told: Mapping[str, str]) -> dict[str, Any]:
-    return {key: value for key, value in _fields(line).items() if key not in told}
+def _without(report: TransactionReport, common: Mapping[str, str]) -> dict[str, Any]:
+    return {key: value for key, value in _fields(report).items() if key not in common}
 
 
-def _fields(line: Line) -> dict[str, Any]:
-    """A line as data; an open one has no end to tell of."""
-    fields: dict[str, Any] = msgspec.to_builtins(line)
-    if line.ended_s is None:
+def _fields(report: TransactionReport) -> dict[str, Any]:
+    """Return a report as data; an open transaction has no fields about its end."""
+    fields: dict[str, Any] = msgspec.to_builtins(report)
+    if report.ended_s is None:
         for key in ("ended_s", "code", "reason"):
             del fields[key]
     return fields
 
 
-def _end(seen: Seen) -> None:
-    """Raises CheckFailed if not all was seen."""
-    for name, reason in seen.silent.items():
-        say(f"{name} does not answer: {reason}")
-    if seen.silent:
-        raise CheckFailed("there may be more: not every broker has answered")
+def _check_complete(replies: Replies) -> None:
+    """Raise CheckFailed if a broker did not reply."""
+    for name, reason in replies.silent.items():
+        note(f"{name} does not reply: {reason}")
+    if replies.silent:
+        raise CheckFailed("the list may be incomplete: not every broker replied")
 
 
 # --- tables ---
@@ -353,11 +368,11 @@ _COLUMNS = {
     "tx": Column("transaction"),
     "engine": Column("engine"),
     "coordinator": Column("coordinator"),
-    "broker": Column("at broker"),
+    "broker": Column("broker"),
     "status": Column("status"),
-    "since_s": Column("since", "number"),
+    "since_s": Column("age", "number"),
     "waits_for": Column("waits for", "text"),
-    "clients": Column("clients there", "text"),
+    "clients": Column("clients", "text"),
     "ended_s": Column("ended", "number"),
     "code": Column("code"),
     "reason": Column("reason", "text"),
@@ -366,16 +381,16 @@ _STATE = ("status", "since_s", "waits_for")
 _END = ("status", "ended_s", "code", "reason")
 
 
-def _show(lines: Sequence[Line], columns: Sequence[str]) -> None:
-    rows = [[Cell(_cell(line, column)) for column in columns] for line in lines]
+def _show(reports: Sequence[TransactionReport], columns: Sequence[str]) -> None:
+    rows = [[Cell(_cell(report, column)) for column in columns] for report in reports]
     layout.show(Console(), [_COLUMNS[column] for column in columns], rows)
 
 
-def _cell(line: Line, column: str) -> str:
-    value = getattr(line, column)
+def _cell(report: TransactionReport, column: str) -> str:
+    value = getattr(report, column)
     if column in ("since_s", "ended_s"):
         text = f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min"
         return f"{text} ago" if column == "ended_s" else text
     text = ", ".join(value) if isinstance(value, list) else str(value)
-    # A client says why it aborts; a terminal must not take that for commands.
+    # The reason of an abort comes from a client and must not control the terminal.
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,10 +1,10 @@
-"""Overlays as processes of this machine: start them, look after them, find them again, end them.
+"""Overlays as processes on this machine: start, watch, find and stop them.
 
     with padres_tx.launcher.overlay("three") as running:
         async with padres_tx.connect(running.address("B1")) as client: ...
 
-Rule: may import clients, to ask brokers how they are, and topologies; knows no command line, and
-brokers only as programs to start.
+Rule: may import clients, to query brokers, and topologies; must not know the command line, and
+knows brokers only as programs to start.
 """
 
 from padres_tx.launcher.overlay_processes import (

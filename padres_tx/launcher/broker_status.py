@@ -1,8 +1,8 @@
-"""Ask brokers how they are, all at once.
+"""Query the status of brokers, all at once.
 
-For the launcher, which waits until an overlay is up, and for people who look at one. Blocking, and
-on a thread with an event loop of its own, so that it also works where a loop runs already
-(notebooks). A broker that does not answer in time is an answer, too.
+For the launcher, which waits until an overlay is up, and for `padres-tx status`. The call blocks;
+it runs an event loop on a thread of its own, so that it also works where a loop is already running
+(notebooks). A broker that does not reply in time gives a reason instead of a status.
 
 This module must not know who started the brokers.
 """
@@ -18,10 +18,11 @@ import msgspec
 from overlay.errors import OverlayError, ProtocolError
 from padres_tx.client.asyncio.operator import operator
 
-#: A broker on this machine or the next answers in milliseconds; one that needs this is not well.
-ANSWER_S = 2.0
+#: A broker on a local network replies in milliseconds; one that takes longer than this is in
+#: trouble.
+REPLY_S = 2.0
 
-#: Brokers that are asked at a time: far below the number of files that a process may have open.
+#: Brokers queried at a time: far below the limit of open files of a process.
 AT_A_TIME = 100
 
 
@@ -33,38 +34,40 @@ class LinkStatus(msgspec.Struct, frozen=True):
     unacked: int = 0
     outbox: int = 0
     congested: bool = False
-    #: Second processes: under the neighbour's name that were refused, and where the last was; what
-    #: the neighbour says of one under this broker's name; why the neighbour refuses this broker.
+    #: Number of processes refused because they used the neighbour's name a second time, and the
+    #: address of the last one.
     rivals: int = 0
     last_rival: str = ""
+    #: The neighbour's warning about a second process with this broker's name.
     notice: str = ""
+    #: Why the neighbour refuses this broker.
     refusal: str = ""
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should look after."""
+        """Problems of this link that need attention."""
         found = []
         if self.refusal:
             found.append(f"refused by {self.neighbour}: {self.refusal}")
         if self.notice:
-            found.append(f"{self.neighbour} says: {self.notice}")
+            found.append(f"{self.neighbour} reports: {self.notice}")
         if self.rivals:
             found.append(
-                f"a second process called {self.neighbour} was refused {self.rivals} times, "
-                f"the last time from {self.last_rival}"
+                f"a second process named {self.neighbour} was refused {self.rivals} times, "
+                f"most recently from {self.last_rival}"
             )
         return found
 
 
 class ClientStatus(msgspec.Struct, frozen=True):
-    """One client, as its broker sees it; one that is not up may still come back."""
+    """One client, as its broker sees it; a client that is not up may still reconnect."""
 
     client: str
     up: bool
 
 
 class TraceStatus(msgspec.Struct, frozen=True):
-    """A broker's trace; with a problem it is off."""
+    """A broker's trace file; after a problem, tracing is off."""
 
     file: str
     missing: int = 0
@@ -72,28 +75,28 @@ class TraceStatus(msgspec.Struct, frozen=True):
 
 
 class LogStatus(msgspec.Struct, frozen=True):
-    """Lines that a broker could not log, and why it still cannot."""
+    """The number of lines that a broker could not log, and why, if it still cannot."""
 
     lost: int = 0
     problem: str = ""
 
 
 class ConnectionsStatus(msgspec.Struct, frozen=True):
-    """The connections of a broker: those refused, by the code that they were told."""
+    """The connections of a broker: pending ones, and refused ones by error code."""
 
     pending: int = 0
     refused: dict[str, int] = {}
 
 
 class UnreachableBroker(msgspec.Struct, frozen=True):
-    """A broker that another one cannot reach, and the neighbour of it that has lost it."""
+    """A broker that cannot be reached, and the neighbour of it that reported this."""
 
     broker: str
     reported_by: str
 
 
-class Status(msgspec.Struct, frozen=True):
-    """What a broker says of itself; what is more than this is ignored."""
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """A broker's report about itself; unknown fields are ignored."""
 
     broker: str
     pid: int
@@ -109,31 +112,31 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should look after, although the broker runs."""
+        """Problems that need attention although the broker is running."""
         found = [warning for link in self.links for warning in link.warnings]
         if self.beyond:
             found.append(f"cannot reach {', '.join(self.beyond)}")
         if self.trace is not None and self.trace.problem:
             found.append(
-                f"the trace is off, {self.trace.missing} records are missing in "
+                f"tracing is off, {self.trace.missing} records are missing in "
                 f"{self.trace.file}: {self.trace.problem}"
             )
         if self.log.lost:
             why = f": {self.log.problem}" if self.log.problem else ""
-            found.append(f"{self.log.lost} lines of the log were lost{why}")
+            found.append(f"{self.log.lost} log lines were lost{why}")
         for code in ("broker-full", "overloaded"):
             if count := self.connections.refused.get(code, 0):
-                found.append(f"{count} connections were refused for want of room ({code})")
+                found.append(f"{count} connections were refused for lack of capacity ({code})")
         return found
 
     @property
     def missing(self) -> list[str]:
-        """The neighbours that it has no link to."""
+        """The neighbours without a link."""
         return [link.neighbour for link in self.links if not link.up]
 
     @property
     def beyond(self) -> list[str]:
-        """The brokers that it cannot reach, though it has all links on its own side."""
+        """The brokers further away that cannot be reached, although the own links are up."""
         return [
             f"{missing.broker} (no link from {missing.reported_by})"
             for missing in self.unreachable
@@ -141,33 +144,37 @@ class Status(msgspec.Struct, frozen=True):
         ]
 
 
-def survey(addresses: Mapping[str, str], timeout_s: float = ANSWER_S) -> dict[str, Status | str]:
-    """The status of each broker, by name, or in its place why there is none."""
-    with ThreadPoolExecutor(1, thread_name_prefix="survey") as thread:
-        return thread.submit(asyncio.run, _survey(addresses, timeout_s)).result()
+def query_all(
+    addresses: Mapping[str, str], timeout_s: float = REPLY_S
+) -> dict[str, BrokerStatus | str]:
+    """Return the status of each broker, by name, or the reason why there is none."""
+    with ThreadPoolExecutor(1, thread_name_prefix="broker status") as thread:
+        return thread.submit(asyncio.run, _query_all(addresses, timeout_s)).result()
 
 
-async def _survey(addresses: Mapping[str, str], timeout_s: float) -> dict[str, Status | str]:
-    turn = asyncio.Semaphore(AT_A_TIME)
+async def _query_all(
+    addresses: Mapping[str, str], timeout_s: float
+) -> dict[str, BrokerStatus | str]:
+    slots = asyncio.Semaphore(AT_A_TIME)
 
-    async def ask(at: str) -> Status | str:
+    async def status_or_reason(address: str) -> BrokerStatus | str:
         try:
-            async with turn, asyncio.timeout(timeout_s):
-                return await _status(at)
+            async with slots, asyncio.timeout(timeout_s):
+                return await _query(address)
         except TimeoutError:
-            return f"no answer within {timeout_s:g} s"
+            return f"no reply within {timeout_s:g} s"
         except OverlayError as error:
             return str(error)
 
-    answers = await asyncio.gather(*(ask(at) for at in addresses.values()))
-    return dict(zip(addresses, answers, strict=True))
+    replies = await asyncio.gather(*map(status_or_reason, addresses.values()))
+    return dict(zip(addresses, replies, strict=True))
 
 
-async def _status(at: str) -> Status:
-    # One attempt: whoever asks wants to know how it is now.
-    async with operator(at, retry=False) as broker:
+async def _query(address: str) -> BrokerStatus:
+    # One attempt: the caller wants to know the status now.
+    async with operator(address, retry=False) as broker:
         body = await broker.inspect("status")
     try:
-        return msgspec.convert(body, Status)
+        return msgspec.convert(body, BrokerStatus)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"{at} gives a status that is none: {error}") from None
+        raise ProtocolError(f"malformed status from {address}: {error}") from None

@@ -1,16 +1,16 @@
-"""Which overlays run on this machine: one JSON file each, so that other commands find them.
+"""State files: one JSON file for each overlay that runs on this machine, so that commands find it.
 
-A file is written by the launcher of the overlay and goes with it. One that stays behind, because
-its launcher was killed, is recognised (its launcher no longer runs) and removed by whoever comes
-across it, with a notice. Files are replaced as a whole and synced to the disk, so a reader never
-sees half of one. There is a copy of each, in case somebody or something damages the file while its
-overlay runs: then the copy counts, and whoever looks is told.
+The launcher of an overlay writes its file and removes it at the end. If the launcher was killed,
+the file stays behind; the next command that reads it sees that the launcher is not running, removes
+the file and reports that. Files are replaced as a whole and synced to the disk, so a reader never
+sees half of one. Each file has a copy. If the file is damaged or deleted while its overlay runs,
+readers use the copy and report that, and the launcher writes both again within a second.
 
 The directory is $PADRES_TX_STATE, or padres-tx in $XDG_RUNTIME_DIR, or in ~/.local/state. Beside
-NAME.json there is a directory NAME with the brokers' logs, which stay until the next overlay of
-that name, and the copy.
+NAME.json, a directory NAME holds the copy and the brokers' logs, which stay until the next overlay
+of that name starts.
 
-This module must not know how brokers are started or asked.
+This module must not know how brokers are started or queried.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from padres_tx.launcher import processes
-from padres_tx.launcher.processes import Process
+from padres_tx.launcher.processes import ProcessIdentity
 
-#: Names the directory, before anything else is looked at; tests have one each.
+#: Environment variable that names the directory; it takes precedence, so that each test has its
+#: own.
 DIRECTORY_ENV = "PADRES_TX_STATE"
 
-#: Changes when a launcher writes what an older command would misread.
+#: Version of the format: increased when an older command would misread a newer file.
 FORMAT = 1
 
-#: A name is a file's name, too, and stands in messages.
+#: A name is also used as a file name and appears in messages.
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
-#: Brokers that outlive a killed launcher notice by themselves, at once; then they are made to.
+#: Brokers end by themselves at once when their launcher is killed; after this time they are killed.
 ORPHAN_S = 2.0
 
-#: Whoever holds the lock needs milliseconds, or waits for the orphans of a few overlays.
+#: A command holds the lock for milliseconds, or for ORPHAN_S for each of a few dead overlays.
 LOCK_S = 15.0
 LOCK_LOOK_S = 0.02
 
-#: The copy of the state file, beside the logs; no broker's name begins like this.
+#: The copy of the state file, beside the logs; no broker name starts with an underscore.
 COPY = "_state.json"
 
 Phase: TypeAlias = Literal["starting", "up", "stopping"]
 
 
 class StateError(Exception):
-    """No such overlay, or one too many; the message is a line for the person who asked."""
+    """An overlay or its file cannot be found or used; the message is one line for the user."""
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """One broker of a running overlay, as its launcher last knew it."""
+    """One broker of a running overlay, as its launcher last saw it."""
 
     name: str
     address: str
     neighbours: tuple[str, ...]
     log: str
-    process: Process
-    #: How its process ended, if the launcher has seen it end: negative for a signal.
+    process: ProcessIdentity
+    #: The exit code of its process if that has ended; negative for a signal.
     exit_code: int | None = None
 
 
@@ -73,27 +74,27 @@ class OverlayRecord(msgspec.Struct, frozen=True):
 
     name: str
     topology: str
-    launcher: Process
+    launcher: ProcessIdentity
     phase: Phase
-    #: Where the logs are.
+    #: The directory of the logs.
     directory: str
     brokers: tuple[BrokerRecord, ...] = ()
     format: int = FORMAT
 
     def broker(self, name: str) -> BrokerRecord:
-        """The broker of that name.
+        """Return the broker of that name.
 
-        Raises StateError, which lists those there are.
+        Raises StateError, which lists the brokers of the overlay.
         """
         for broker in self.brokers:
             if broker.name == name:
                 return broker
-        there = ", ".join(broker.name for broker in self.brokers) or "none yet"
-        raise StateError(f"overlay {self.name} has no broker {name!r}; it has {there}")
+        names = ", ".join(broker.name for broker in self.brokers) or "none yet"
+        raise StateError(f"overlay {self.name} has no broker {name!r}; it has {names}")
 
 
 def default_directory() -> Path:
-    """Where the state files of this user are."""
+    """Return the directory of this user's state files."""
     if chosen := os.environ.get(DIRECTORY_ENV):
         return Path(chosen).absolute()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -102,28 +103,30 @@ def default_directory() -> Path:
     return Path.home() / ".local" / "state" / "padres-tx"
 
 
-class Registry:
-    """The overlays of one directory; `notice` is told what was cleaned up on the way."""
+class OverlayFiles:
+    """The state files of one directory; `notice` is called with a line for each repair."""
 
     def __init__(
         self, directory: Path | None = None, *, notice: Callable[[str], None] = lambda _: None
     ) -> None:
         self.directory = default_directory() if directory is None else directory
         self._notice = notice
+        #: The files that this object has written, as they were then.
+        self._written: dict[Path, FileVersion | None] = {}
 
     # --- for the launcher ---
 
     def claim(self, record: OverlayRecord) -> None:
         """Write the first record of an overlay.
 
-        Raises StateError if an overlay of that name runs.
+        Raises StateError if an overlay of that name is running.
         """
         with self._locked():
             self._check_free(record.name)
             self.write(record)
 
     def check_free(self, name: str) -> None:
-        """Raises StateError for a name that cannot be had now."""
+        """Raise StateError if an overlay cannot have this name now."""
         with self._locked():
             self._check_free(name)
 
@@ -131,14 +134,14 @@ class Registry:
         present = self._current(check_name(name))
         if present is not None:
             raise StateError(
-                f"an overlay called {name} runs already (launcher process {present.launcher.pid}); "
-                "stop it with 'padres-tx down', or choose another --name"
+                f"an overlay named {name} is already running (launcher process "
+                f"{present.launcher.pid}); stop it with 'padres-tx down', or choose another --name"
             )
 
     def write(self, record: OverlayRecord) -> None:
-        """Replace an overlay's record; only its launcher may.
+        """Replace an overlay's record; only its launcher may do this.
 
-        Raises StateError if the file cannot be written.
+        Raises StateError if a file cannot be written.
         """
         text = msgspec.json.format(msgspec.json.encode(record), indent=2)
         self.directory_of(record.name)
@@ -146,32 +149,53 @@ class Registry:
         for file in (self._file(record.name), self._copy(record.name)):
             try:
                 _replace(file, text + b"\n")
+                self._written[file] = FileVersion.of(file)
             except OSError as error:
                 raise StateError(f"cannot write {file}: {error.strerror}") from None
 
-    def release(self, record: OverlayRecord) -> None:
-        """The overlay has ended: remove its record, unless somebody else's is there by now."""
+    def mend(self, record: OverlayRecord) -> bool:
+        """Write an overlay's record again if its file or copy was changed or deleted.
+
+        Returns whether it was. Only the overlay's launcher may call this; it costs two system calls
+        as long as nothing has changed.
+
+        Raises StateError if a file cannot be written.
+        """
+        if all(FileVersion.of(file) == version for file, version in self._written.items()):
+            return False
         with self._locked():
-            try:
-                present = self._read(record.name)
-            except StateError:
-                present = record  # Damaged; while we run it is nobody else's.
-            if present is not None and present.launcher == record.launcher:
+            if self._belongs_to_another(record):
+                return False
+            self.write(record)
+        return True
+
+    def release(self, record: OverlayRecord) -> None:
+        """Remove the record of an overlay that has ended, unless another launcher owns it now."""
+        with self._locked():
+            if not self._belongs_to_another(record):
                 self._unlink(record.name)
 
+    def _belongs_to_another(self, record: OverlayRecord) -> bool:
+        """Whether the file holds the record of another launcher that runs."""
+        try:
+            present = _decode(self._file(record.name))
+        except (OSError, msgspec.DecodeError):
+            return False
+        return present.launcher != record.launcher and processes.alive(present.launcher)
+
     def directory_of(self, name: str) -> Path:
-        """The directory for an overlay's logs; it is there after this."""
+        """Return the directory for an overlay's logs, after creating it if necessary."""
         directory = self.directory / check_name(name)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StateError(f"cannot make the directory {directory}: {error.strerror}") from None
+            raise StateError(f"cannot create the directory {directory}: {error.strerror}") from None
         return directory
 
-    # --- for everybody else ---
+    # --- for other commands ---
 
     def running(self) -> list[OverlayRecord]:
-        """The overlays that run, by name."""
+        """Return the overlays that are running, by name."""
         if not self.directory.is_dir():
             return []
         found = []
@@ -188,12 +212,10 @@ class Registry:
                     found.append(record)
         return found
 
-    def find(self, name: str | None = None, *, option: str = "--overlay") -> OverlayRecord:
-        """The overlay of that name; without a name, the only one.
+    def find(self, name: str | None = None) -> OverlayRecord:
+        """Return the overlay of that name; without a name, the only one.
 
-        `option` is what the person who asks can name it with.
-
-        Raises StateError, which says what there is.
+        Raises StateError, which lists the running overlays.
         """
         if name is not None:
             check_name(name)
@@ -205,20 +227,21 @@ class Registry:
             if record.name == name:
                 return record
         if not running:
-            which = "no overlay runs" if name is None else f"no overlay called {name} runs"
+            which = "no overlay" if name is None else f"no overlay named {name}"
             raise StateError(
-                f"{which} (looked in {self.directory}); start one with 'padres-tx up three'"
+                f"{which} is running (looked in {self.directory}); "
+                "start one with 'padres-tx up three'"
             )
         if name is None:
-            raise StateError(f"several overlays run, {names}: say which, by {option}")
-        raise StateError(f"no overlay called {name} runs; there is {names}")
+            raise StateError(f"several overlays are running ({names}): choose one with --overlay")
+        raise StateError(f"no overlay named {name} is running; running: {names}")
 
     def get(self, name: str) -> OverlayRecord | None:
-        """The record as it stands, whether or not its launcher lives."""
+        """Return the record as it is written, whether or not its launcher is running."""
         return self._read(check_name(name))
 
     def remove(self, record: OverlayRecord) -> None:
-        """End what is left of an overlay whose launcher has gone, and forget it."""
+        """Kill the brokers of an overlay whose launcher has ended, and remove its files."""
         with self._locked():
             self._clean(record)
 
@@ -237,7 +260,7 @@ class Registry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Looking and then writing is one step: two commands may come at once."""
+        """Hold the lock of the directory, so that reading and then writing is one step."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.directory / ".lock").open("a")
@@ -260,7 +283,8 @@ class Registry:
             yield
 
     def _read(self, name: str) -> OverlayRecord | None:
-        """The record of that name; if its file is damaged or missing, the copy, if that runs.
+        """Return the record of that name, or its copy if the file is damaged or missing and the
+        overlay is running.
 
         Raises StateError.
         """
@@ -270,37 +294,37 @@ class Registry:
         except FileNotFoundError:
             record, why = None, "is missing"
         except (OSError, msgspec.DecodeError) as error:
-            record, why = None, f"is no state file ({error})"
+            record, why = None, f"is not a state file ({error})"
         if record is not None:
             if record.format != FORMAT or record.name != name:
-                raise StateError(f"{file} is no state file of this version; remove it")
+                raise StateError(f"{file} is not a state file of this version; delete it")
             return record
         copy = self._running_copy(name)
         if copy is not None:
-            self._notice(f"{file} {why}; overlay {name} runs, and {self._copy(name)} says where")
+            self._notice(f"{file} {why}; overlay {name} is running; using {self._copy(name)}")
             return copy
         if why == "is missing":
             return None
-        raise StateError(f"{file} {why}; remove it")
+        raise StateError(f"{file} {why}; delete it")
 
     def _running_copy(self, name: str) -> OverlayRecord | None:
-        """The copy of a state file, if it is sound and its launcher runs."""
+        """Return the copy of a state file, if it is intact and its launcher is running."""
         try:
             record = _decode(self._copy(name))
         except (OSError, msgspec.DecodeError):
             return None
-        sound = record.format == FORMAT and record.name == name
-        return record if sound and processes.alive(record.launcher) else None
+        intact = record.format == FORMAT and record.name == name
+        return record if intact and processes.alive(record.launcher) else None
 
     def _current(self, name: str) -> OverlayRecord | None:
-        """The record of an overlay that runs; a stale one is cleaned up."""
+        """Return the record of an overlay that is running; remove a stale one."""
         record = self._read(name)
         if record is None or processes.alive(record.launcher):
             return record
         self._clean(record)
         self._notice(
-            f"overlay {name} had ended without its launcher (process {record.launcher.pid}) "
-            "being able to say so; its state file has been removed"
+            f"removed the state file of overlay {name}: its launcher (process "
+            f"{record.launcher.pid}) is no longer running"
         )
         return None
 
@@ -311,13 +335,30 @@ class Registry:
         self._unlink(record.name)
 
 
+class FileVersion(NamedTuple):
+    """What tells whether a file is still the one that was written."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, file: Path) -> FileVersion | None:
+        """The version of a file; None if the file cannot be found."""
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 def _decode(file: Path) -> OverlayRecord:
     return msgspec.json.decode(file.read_bytes(), type=OverlayRecord)
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Replace a file as a whole, so that it is on the disk when this returns. Raises OSError."""
-    # One launcher writes at a time, so the name need not be unique.
+    """Replace a file as a whole; it is on the disk when this returns. Raises OSError."""
+    # Only one launcher writes at a time, so the name need not be unique.
     temporary = file.with_name(f".{file.name}.new")
     with temporary.open("wb") as new:
         new.write(content)
@@ -332,10 +373,10 @@ def _replace(file: Path, content: bytes) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name, if an overlay may have it. Raises StateError."""
+    """Return the name if it is valid for an overlay. Raises StateError."""
     if not NAME_PATTERN.fullmatch(name):
         raise StateError(
-            f"{name[:80]!r} is no name for an overlay: a letter, then at most 63 letters, "
+            f"invalid overlay name {name[:80]!r}: expected a letter, then at most 63 letters, "
             "digits, '_', '.' or '-'"
         )
     return name

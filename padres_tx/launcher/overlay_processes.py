@@ -1,19 +1,19 @@
-"""Start the brokers of a topology as processes of this machine, and end them again.
+"""Start the brokers of a topology as processes on this machine, and stop them.
 
     with padres_tx.launcher.overlay("three") as running:
         async with padres_tx.connect(running.address("B1")) as client: ...
 
-An overlay is up when every broker answers and says that each of its links is. Then `Running` is the
-handle: where the brokers are, what has become of them, `kill`, `restart`, `stop`. Brokers get free
-ports of the loopback interface, so several overlays run side by side.
+An overlay is up when every broker replies and reports that all its links are up. `Running` is its
+handle: the brokers' addresses, processes and crashes, and `kill`, `restart` and `stop`. Brokers
+listen on free ports of the loopback interface, so several overlays can run side by side.
 
-No broker is left behind. Whoever starts one stops it: SIGTERM, and SIGKILL for those that do not
-end in time. If this process is killed before it can, the brokers see it by the pipe that is their
-standard input (`broker_child`). They are in sessions of their own, so that Ctrl-C in a terminal
-reaches this process alone, and the brokers in the order that it chooses.
+No broker is left running. The process that started a broker stops it with SIGTERM, and with SIGKILL
+if it does not end in time. If the starting process is killed first, its brokers notice through the
+pipe that is their standard input (`broker_child`). Brokers run in sessions of their own, so that
+Ctrl-C in a terminal reaches only the starting process, which then stops the brokers.
 
-There are no signal handlers, threads or event loops here: it works in notebooks and on any thread.
-This module must not know state files or the command line.
+This module uses no signal handlers, threads or event loops of its own: it works in notebooks and on
+any thread. It must not know state files or the command line.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 from padres_tx.launcher import processes
-from padres_tx.launcher.broker_status import ANSWER_S, Status, survey
-from padres_tx.launcher.processes import Process
+from padres_tx.launcher.broker_status import REPLY_S, BrokerStatus, query_all
+from padres_tx.launcher.processes import ProcessIdentity
 from padres_tx.registry import service_factories
 from topologies import BrokerSpec, Topology, load
 
-#: A process starts within a second, also when two cores start nine of them at once: 10 s or so;
-#: an overlay that needs longer than this hangs.
+#: Nine brokers on two cores take about 10 s on a busy machine; an overlay that takes longer than
+#: this hangs.
 UP_S = 30.0
 
-#: Between two looks at processes that are starting or running. A crash is told within that time,
-#: and looking costs microseconds.
+#: Interval at which processes are checked, which costs microseconds: the delay until a crash is
+#: reported.
 LOOK_S = 0.1
 
-#: A broker says its goodbyes within 2 s (`broker_process`); more is only for a busy machine.
+#: A broker shuts down within 2 s (`broker_process`); the rest is a margin for a busy machine.
 STOP_S = 5.0
 
-#: What SIGKILL may take: the kernel's business, unless a disk hangs.
+#: The time that SIGKILL may take: milliseconds, unless a disk hangs.
 KILL_S = 5.0
 
-#: Another process may take a free port before the broker has it; hardly so often in a row.
+#: Another process may take a free port before the broker listens there, but not so often in a row.
 PORT_ATTEMPTS = 5
 
-#: Of the log of a broker that has died, shown with the news.
+#: How much of the log of a crashed broker is shown with the report.
 LOG_LINES = 5
 LOG_TAIL_BYTES = 64 * 1024
 LOG_LINE_WIDTH = 240
@@ -65,11 +65,11 @@ LOOPBACK = "127.0.0.1"
 
 
 class LaunchError(Exception):
-    """An overlay does not come up; whatever had been started has been stopped."""
+    """An overlay does not come up; all its processes have been stopped."""
 
 
 class PortBusy(LaunchError):
-    """A broker cannot listen where the topology says."""
+    """A broker cannot listen at its address in the topology."""
 
     def __init__(self, broker: str, reason: str) -> None:
         self.broker = broker
@@ -77,21 +77,21 @@ class PortBusy(LaunchError):
 
 
 class Cancelled(LaunchError):
-    """Whoever started the overlay does not want it any more."""
+    """Starting the overlay was cancelled by its caller."""
 
 
 class Crash(NamedTuple):
-    """A broker has ended and was not told to."""
+    """A broker that ended without being asked to."""
 
     broker: str
     pid: int
-    #: Negative for a signal, as `subprocess` has it.
+    #: Negative for a signal, as in `subprocess`.
     exit_code: int
     log: Path
 
     def __str__(self) -> str:
         return (
-            f"broker {self.broker} (process {self.pid}) has died, {ending(self.exit_code)}"
+            f"broker {self.broker} (process {self.pid}) crashed, {ending(self.exit_code)}"
             f"{last_lines(self.log)}"
         )
 
@@ -106,11 +106,11 @@ def overlay(
     run: str = "",
     timeout_s: float = UP_S,
 ) -> Iterator[Running]:
-    """A running overlay, for tests, notebooks and scripts.
+    """Run an overlay for tests, notebooks and scripts, and stop it at the end of the block.
 
-    Ports are free ones, unless `keep_ports` takes the topology's. Logs, and with `trace` each
-    broker's trace records, go to `directory`, or to a temporary one that goes at the end. `run` is
-    what the records call this run.
+    Brokers listen on free ports, or with `keep_ports` on those of the topology. Logs, and with
+    `trace` each broker's trace records, are written to `directory`, by default a temporary one that
+    is deleted at the end. `run` is the name of this run in the records.
 
     Raises TopologyError, UnknownService, and LaunchError if the overlay does not come up.
     """
@@ -145,15 +145,15 @@ def launch(
     started: Callable[[Running], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Running:
-    """Start all brokers and wait until the overlay is up; `stop` it afterwards.
+    """Start all brokers and wait until the overlay is up; the caller has to `stop` it.
 
-    Port 0 means a free one. `started` is told as soon as there are processes. `cancelled` is asked
-    again and again whether to give up.
+    Port 0 means a free port. `started` is called as soon as the processes exist. `cancelled` is
+    called repeatedly; when it returns True, the start is given up.
 
-    Raises LaunchError, PortBusy, Cancelled, and UnknownService or InvalidService for what the
-    topology lists; no process is left then.
+    Raises LaunchError, PortBusy, Cancelled, and UnknownService or InvalidService for the services
+    of the topology; then no process is left running.
     """
-    service_factories(topology.services)  # Better once here than in the log of every broker.
+    service_factories(topology.services)  # Fails here once instead of in the log of every broker.
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
         running = Running(_claim_ports(topology), directory, trace=trace, run=run)
         try:
@@ -182,37 +182,37 @@ class Running:
         self.directory = directory
         self._trace = trace
         self._run = run
-        self._children: dict[str, _Child] = {}
-        #: A pipe: the brokers' end, and ours, which ends them when it is closed (`broker_child`).
-        self._leash: tuple[int, int] | None = None
+        self._children: dict[str, _BrokerChild] = {}
+        #: The brokers' end of a pipe, and ours; closing ours ends the brokers (`broker_child`).
+        self._parent_pipe: tuple[int, int] | None = None
 
-    # --- where and what the brokers are ---
+    # --- addresses, processes, files ---
 
     def address(self, broker: str | None = None) -> str:
-        """ "host:port" of a broker; without a name, of the first.
+        """Return "host:port" of a broker; without a name, of the first.
 
         Raises TopologyError if there is no such broker.
         """
         return (self.topology.broker(broker) if broker else self.topology.brokers[0]).address
 
-    def process(self, broker: str) -> Process:
-        """The process that runs the broker, or that ran it last."""
+    def process(self, broker: str) -> ProcessIdentity:
+        """The broker's current or last process."""
         return self._child(broker).process
 
     def exit_code(self, broker: str) -> int | None:
-        """How the broker's process ended, negative for a signal; None while it runs."""
+        """The exit code of the broker's process, negative for a signal; None while it runs."""
         return self._child(broker).popen.poll()
 
     def log(self, broker: str) -> Path:
-        """The broker's log: JSON lines, and the traceback if it has crashed."""
+        """The broker's log: JSON lines, and a traceback if it has crashed."""
         return self.directory / f"{self.topology.broker(broker).name}.log"
 
     def trace(self, broker: str) -> Path:
-        """The broker's trace records, if there are any: JSON lines."""
+        """The broker's trace file, if tracing is on: JSON lines."""
         return self.directory / f"{self.topology.broker(broker).name}.trace.jsonl"
 
     def crashes(self) -> list[Crash]:
-        """What has died since the last call, and was not told to."""
+        """Return the brokers that have crashed since the last call."""
         found = []
         for name, child in self._children.items():
             code = child.popen.poll()
@@ -221,22 +221,22 @@ class Running:
                 found.append(Crash(name, child.popen.pid, code, self.log(name)))
         return found
 
-    def _child(self, broker: str) -> _Child:
+    def _child(self, broker: str) -> _BrokerChild:
         return self._children[self.topology.broker(broker).name]
 
     # --- starting ---
 
     def start(self) -> None:
-        """Start all processes; `wait_up` says when they are an overlay.
+        """Start all processes; then call `wait_up`.
 
-        Raises LaunchError; `stop` those that have been started by then.
+        Raises LaunchError; call `stop` for the processes that have been started by then.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._topology_file.write_text(self.topology.to_json(), encoding="utf-8")
         except OSError as error:
             raise LaunchError(f"cannot write into {self.directory}: {error.strerror}") from None
-        self._leash = os.pipe()
+        self._parent_pipe = os.pipe()
         for broker in self.topology.brokers:
             self._spawn(broker)
 
@@ -245,11 +245,11 @@ class Running:
         return self.directory / "topology.json"
 
     def _spawn(self, broker: BrokerSpec) -> None:
-        assert self._leash is not None, "an overlay that has been stopped is over"
-        # -P: a directory called "overlay" where the user happens to be must not be taken for ours.
+        assert self._parent_pipe is not None, "the overlay has been stopped"
+        # -P: a directory named "overlay" in the user's current directory must not shadow ours.
         command = [sys.executable, "-P", "-m", "padres_tx.cli.broker_child"]
         command += [str(self._topology_file.absolute()), broker.name]
-        # The broker limits the size of its log; what the interpreter itself says goes there, too.
+        # The broker limits the size of its log. The interpreter's own output goes there as well.
         command += ["--log-file", str(self.log(broker.name).absolute())]
         if self._trace:
             command += ["--trace", str(self.trace(broker.name).absolute()), "--run", self._run]
@@ -257,19 +257,19 @@ class Running:
             with self.log(broker.name).open("ab") as log:
                 child = subprocess.Popen(
                     command,
-                    stdin=self._leash[0],
+                    stdin=self._parent_pipe[0],
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
         except OSError as error:
             raise LaunchError(f"broker {broker.name} cannot be started: {error}") from None
-        self._children[broker.name] = _Child(child)
+        self._children[broker.name] = _BrokerChild(child)
 
     def wait_up(
         self, timeout_s: float = UP_S, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait until every broker answers and has all its links.
+        """Wait until every broker replies and has all its links.
 
         Raises LaunchError, PortBusy, Cancelled.
         """
@@ -280,11 +280,11 @@ class Running:
                 raise _start_failure(crash)
             if cancelled():
                 raise Cancelled("stopped before the overlay was up")
-            answers = survey(waiting, min(ANSWER_S, timeout_s))
+            statuses = query_all(waiting, min(REPLY_S, timeout_s))
             problems = {
                 name: problem
-                for name, answer in answers.items()
-                if (problem := _problem(answer, self.process(name).pid)) is not None
+                for name, status in statuses.items()
+                if (problem := _problem(status, self.process(name).pid)) is not None
             }
             if not problems:
                 return
@@ -298,26 +298,26 @@ class Running:
             time.sleep(LOOK_S)
 
     def restart(self, broker: str) -> None:
-        """Start a broker anew that has ended; `wait_up` says when its links are back.
+        """Start a broker again that has ended; `wait_up` waits until its links are back.
 
         Raises LaunchError.
         """
-        assert self.exit_code(broker) is not None, f"{broker} runs"
+        assert self.exit_code(broker) is not None, f"{broker} is running"
         self._spawn(self.topology.broker(broker))
 
-    # --- ending ---
+    # --- stopping ---
 
     def kill(self, broker: str) -> None:
-        """Kill a broker as a crash would, and wait until it is dead."""
+        """Kill a broker as a crash would, and wait until its process has ended."""
         child = self._child(broker)
         child.reported = True
         child.popen.kill()
         child.popen.wait(KILL_S)
 
     def stop(self, *, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all brokers, and wait until they have; twice is fine.
+        """Stop all brokers and wait until they have ended; may be called again.
 
-        `hurry` is asked again and again whether to kill those that still take their time.
+        `hurry` is called repeatedly; when it returns True, brokers still running are killed.
         """
         children = list(self._children.values())
         for child in children:
@@ -333,44 +333,44 @@ class Running:
             time.sleep(processes.LOOK_S)
         for child in children:
             child.popen.wait(KILL_S)
-        if self._leash is not None:
-            for end in self._leash:
+        if self._parent_pipe is not None:
+            for end in self._parent_pipe:
                 os.close(end)
-            self._leash = None
+            self._parent_pipe = None
 
 
-class _Child:
-    """One life of a broker."""
+class _BrokerChild:
+    """One process of a broker."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self.popen = popen
-        #: It cannot have been buried yet: we are its parent and have not looked.
-        self.process = processes.identify(popen.pid) or Process(popen.pid, "")
-        #: Its end has been told, or was wanted.
+        #: It exists at least as a zombie, since its parent, this process, has not waited for it.
+        self.process = processes.identify(popen.pid) or ProcessIdentity(popen.pid, "")
+        #: Its end has been reported, or was requested.
         self.reported = False
 
 
 def with_free_ports(topology: Topology) -> Topology:
-    """The same brokers with their ports left open."""
+    """Return the same brokers on free ports of the loopback interface."""
     return _listening(topology, dict.fromkeys((b.name for b in topology.brokers), (LOOPBACK, 0)))
 
 
 def on_loopback(topology: Topology) -> Topology:
-    """The same brokers, those of other machines at this one's loopback interface.
+    """Return the same brokers, those of other machines moved to the loopback interface.
 
-    A port that another broker has there already is left open.
+    A port that another broker already has there is replaced by a free one.
     """
     taken = {(b.host, b.port) for b in topology.brokers if _is_loopback(b.host)}
-    places = {}
+    addresses = {}
     for broker in topology.brokers:
-        place = broker.host, broker.port
+        address = broker.host, broker.port
         if not _is_loopback(broker.host):
-            place = LOOPBACK, broker.port
-            if place in taken:
-                place = LOOPBACK, 0
-            taken.add(place)
-        places[broker.name] = place
-    return _listening(topology, places)
+            address = LOOPBACK, broker.port
+            if address in taken:
+                address = LOOPBACK, 0
+            taken.add(address)
+        addresses[broker.name] = address
+    return _listening(topology, addresses)
 
 
 def _is_loopback(host: str) -> bool:
@@ -380,23 +380,25 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _listening(topology: Topology, places: dict[str, tuple[str, int]]) -> Topology:
-    brokers = [{"name": name, "host": host, "port": port} for name, (host, port) in places.items()]
+def _listening(topology: Topology, addresses: dict[str, tuple[str, int]]) -> Topology:
+    brokers = [
+        {"name": name, "host": host, "port": port} for name, (host, port) in addresses.items()
+    ]
     return Topology.model_validate({**topology.model_dump(), "brokers": brokers})
 
 
 def _claim_ports(topology: Topology) -> Topology:
-    """The topology with a free port for each 0. Raises PortBusy, which names the broker."""
-    places = {}
+    """Return the topology with a free port for each 0. Raises PortBusy, which names the broker."""
+    addresses = {}
     with ExitStack() as sockets:
-        # All at once, or the same port could come out twice.
+        # All are held at once, or the same port could be chosen twice.
         for broker in topology.brokers:
             try:
                 found = socket.getaddrinfo(
                     broker.host, broker.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )[0]
                 listener = sockets.enter_context(socket.socket(*found[:3]))
-                # As the broker does: what the last overlay left in TIME_WAIT is no obstacle.
+                # As the broker does: ports of the last overlay may still be in TIME_WAIT.
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(found[4])
                 listener.listen()
@@ -405,36 +407,35 @@ def _claim_ports(topology: Topology) -> Topology:
                 raise PortBusy(
                     broker.name, f"cannot listen at {broker.address}: {reason}"
                 ) from None
-            places[broker.name] = broker.host, int(listener.getsockname()[1])
-    return _listening(topology, places)
+            addresses[broker.name] = broker.host, int(listener.getsockname()[1])
+    return _listening(topology, addresses)
 
 
-def _problem(answer: Status | str, pid: int) -> str | None:
-    """Why a broker is not ready, if it is not."""
-    if isinstance(answer, str):
-        return answer
-    if answer.pid != pid:
-        return f"another process ({answer.pid}) answers in its place"
-    if answer.missing:
-        return f"no link to {', '.join(answer.missing)}"
+def _problem(status: BrokerStatus | str, pid: int) -> str | None:
+    """Return why a broker is not ready; None if it is."""
+    if isinstance(status, str):
+        return status
+    if status.pid != pid:
+        return f"another process ({status.pid}) replies at its address"
+    if status.missing:
+        return f"no link to {', '.join(status.missing)}"
     return None
 
 
 def _start_failure(crash: Crash) -> LaunchError:
-    """Why the overlay does not come up, now that a broker has ended before it was."""
-    # Exit code 2 is what a broker cannot do because of what it was given; on our own files that
-    # can only be the port.
+    """Return the error for a broker that has ended before the overlay was up."""
+    # Exit code 2 means wrong input; since we wrote the broker's files, it can only be the port.
     if crash.exit_code == 2:
         reason = "".join(_tail(crash.log)[-1:]).removeprefix("Error: ")
-        return PortBusy(crash.broker, f"does not start: {reason}")
+        return PortBusy(crash.broker, f"cannot start: {reason}")
     return LaunchError(str(crash))
 
 
-# --- how processes end, for people ---
+# --- texts about processes that have ended ---
 
 
 def ending(exit_code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     with contextlib.suppress(ValueError):
@@ -443,7 +444,7 @@ def ending(exit_code: int) -> str:
 
 
 def last_lines(log: Path) -> str:
-    """Where the log is and how it ends, to be put behind a message."""
+    """Return the path of the log and its last lines, to be appended to a message."""
     lines = "".join(f"\n    {line}" for line in _tail(log))
     return f"; log: {log}{lines}"
 
@@ -460,14 +461,14 @@ def _tail(log: Path) -> list[str]:
 
 
 def _readable(entry: str) -> list[str]:
-    """A log line for people: level, event, fields, and a traceback in lines of its own."""
+    """Return a log line as text: level, event, fields, and a traceback in lines of its own."""
     try:
         data = json.loads(entry)
     except ValueError:
         return [entry] if entry.strip() else []
     if not isinstance(data, dict):
         return [entry]
-    told = [str(data.pop("level", "")), str(data.pop("event", ""))]
+    parts = [str(data.pop("level", "")), str(data.pop("event", ""))]
     traceback = str(data.pop("traceback", "")).splitlines()
-    told += [f"{key}={value}" for key, value in data.items() if key not in ("time", "broker")]
-    return [" ".join(told).strip(), *traceback]
+    parts += [f"{key}={value}" for key, value in data.items() if key not in ("time", "broker")]
+    return [" ".join(parts).strip(), *traceback]

@@ -1,8 +1,8 @@
-"""Processes of other lives: recognise one, ask whether it is still there, signal it.
+"""Identify a process so that it can be recognised later, check whether it runs, and signal it.
 
-A pid alone says little: the kernel gives it to somebody else as soon as its owner is gone. So a
-process that is written down for later is a pid together with when it started, and is signalled only
-through a handle that was opened before that was compared, where the system has such handles.
+A pid alone is not enough: the kernel may give it to another process once its owner has ended. So a
+process is identified by its pid together with its start time. Where the system has process handles,
+a signal goes through a handle that was opened before the start time was compared.
 
 This module must not know what the processes are for.
 """
@@ -19,47 +19,47 @@ from pathlib import Path
 
 import msgspec
 
-#: Between two looks at whether a process has gone: short beside what a person notices.
+#: Interval at which to check whether a process has ended: shorter than a person notices.
 LOOK_S = 0.02
 
-#: `ps` answers in milliseconds; it is asked only where there is no /proc.
+#: `ps` takes milliseconds; it is used only where there is no /proc.
 PS_TIMEOUT_S = 5.0
 
 
-class Process(msgspec.Struct, frozen=True):
-    """One life of a process; `started` means nothing but "the same" or "another"."""
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A pid and a start time; `started` can only be compared for equality."""
 
     pid: int
     started: str
 
 
-def identify(pid: int) -> Process | None:
-    """The process that has this pid now; None if there is none, or it is dead and unburied."""
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the process that has this pid now; None if there is none or it is a zombie."""
     started = _started_linux(pid) if sys.platform == "linux" else _started_by_ps(pid)
-    return None if started is None else Process(pid, started)
+    return None if started is None else ProcessIdentity(pid, started)
 
 
-def this_process() -> Process:
-    """The caller's own."""
+def this_process() -> ProcessIdentity:
+    """Return the identity of the calling process."""
     found = identify(os.getpid())
-    assert found is not None, "a process that runs is there"
+    assert found is not None, "a running process has an identity"
     return found
 
 
-def alive(process: Process) -> bool:
-    """Whether this very process still runs."""
+def alive(process: ProcessIdentity) -> bool:
+    """Whether this process is still running."""
     return identify(process.pid) == process
 
 
-def send(process: Process, signum: signal.Signals) -> bool:
-    """Signal this very process; False if it has gone, whoever has its pid now."""
+def send(process: ProcessIdentity, signum: signal.Signals) -> bool:
+    """Signal this process; False if it has ended, even if another process has its pid now."""
     if sys.platform == "linux":
         try:
             handle = os.pidfd_open(process.pid)
         except ProcessLookupError:
             return False
         try:
-            # In this order: the handle stays with the process that had the pid when it was opened.
+            # In this order: the handle belongs to the process that had the pid when it was opened.
             if not alive(process):
                 return False
             signal.pidfd_send_signal(handle, signum)
@@ -77,8 +77,8 @@ def send(process: Process, signum: signal.Signals) -> bool:
     return True
 
 
-def wait_gone(processes: Iterable[Process], timeout_s: float) -> list[Process]:
-    """Wait until all have gone; answers those that have not within the time."""
+def wait_gone(processes: Iterable[ProcessIdentity], timeout_s: float) -> list[ProcessIdentity]:
+    """Wait until all have ended; return those that are still running after the time."""
     deadline = time.monotonic() + timeout_s
     left = list(processes)
     while left := [process for process in left if alive(process)]:
@@ -93,10 +93,10 @@ def _started_linux(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, in parentheses, may hold anything; behind it come the state and numbers (proc(5)).
+    # The name, in parentheses, may contain anything; the state and numbers follow it (proc(5)).
     fields = stat.rpartition(")")[2].split()
     state, started_ticks = fields[0], fields[19]
-    # Ticks count from boot, so a state file that outlives a reboot needs the boot as well.
+    # Ticks count from boot; a state file may survive a reboot, so the boot is part of the identity.
     return None if state in "ZX" else f"{_boot()}:{started_ticks}"
 
 

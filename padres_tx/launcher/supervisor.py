@@ -1,10 +1,11 @@
-"""What `padres-tx up` does: start an overlay, write down that it runs, follow it, and end it.
+"""Start, watch and stop an overlay, and keep its state file: the work of `padres-tx up`.
 
-One loop looks at the broker processes and at two flags that signal handlers set; nothing else
-happens in a handler, so there is no moment at which a signal could come amiss. The first SIGINT,
-SIGTERM or SIGHUP ends the overlay properly, a second one at once. A broker that dies is told of
-and marked in the state file; the rest goes on, because the rest of a tree still routes. If asked
-to, the broker is restarted, unless it dies again and again.
+One loop checks the broker processes and a counter that signal handlers increase. The handlers do
+nothing else, so a signal is safe at any moment. The first SIGINT, SIGTERM or SIGHUP stops the
+overlay cleanly, a second one at once. A broker that crashes is reported and marked in the state
+file; the others keep running, because the rest of the tree still routes. With `restart`, the broker
+is restarted unless it crashes too often in a row. A state file that is damaged or deleted is
+written again.
 
 This module must not know how things are printed.
 """
@@ -22,25 +23,26 @@ import msgspec
 
 from padres_tx import launcher
 from padres_tx.launcher import processes
-from padres_tx.launcher.overlay_files import BrokerRecord, OverlayRecord, Phase, Registry
+from padres_tx.launcher.overlay_files import BrokerRecord, OverlayFiles, OverlayRecord, Phase
 from padres_tx.launcher.overlay_processes import LOOK_S, Crash, Running
 from topologies import Topology
 
-#: A broker that dies so often in a row will die again: something is wrong that a person must see.
+#: A broker that crashes more often than this in a row will crash again: it needs a person's
+#: attention.
 RESTARTS = 5
 
-#: One that has run for so long counts as healthy, and its next death as the first.
+#: A broker that has run for so long counts as healthy, and its next crash as the first.
 HEALTHY_S = 60.0
 
-#: Before each restart, so that a broker that dies at once does not take a whole core.
+#: Pause before each restart, so that a broker that crashes at once does not use a whole core.
 RESTART_PAUSE_S = 1.0
 
-#: Where `up --detach` sends what `up` would print; no broker's name begins like this.
+#: The output of `up --detach`; no broker name starts with an underscore.
 LAUNCHER_LOG = "_launcher.log"
 
 
-class Signals:
-    """Whether somebody wants the overlay to end, and how much."""
+class StopSignals:
+    """Counts the signals that ask the overlay to stop."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -56,9 +58,9 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Note signals instead of dying of them."""
+        """Count the signals of this block instead of ending the process."""
         wanted = [signal.SIGINT, signal.SIGTERM]
-        # Under nohup a terminal may close, and the overlay is to stay.
+        # Under nohup the overlay keeps running when the terminal is closed.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             wanted.append(signal.SIGHUP)
         before = {signum: signal.signal(signum, self._note) for signum in wanted}
@@ -70,34 +72,34 @@ class Signals:
 
 
 class Supervisor:
-    """One overlay, from `up` to its end; `say` is told what a person should know."""
+    """One overlay, from `up` to its end; `report` is called with lines for the user."""
 
     def __init__(
         self,
         name: str,
         topology: Topology,
-        registry: Registry,
-        say: Callable[[str], None],
+        files: OverlayFiles,
+        report: Callable[[str], None],
         *,
         restart: bool = False,
         trace: bool = False,
     ) -> None:
         self._name = name
         self._topology = topology
-        self._registry = registry
-        self._say = say
+        self._files = files
+        self._report = report
         self._restart = restart
         self._trace = trace
-        self._signals = Signals()
-        self._deaths: dict[str, Deaths] = {}
-        #: When a broker that has died is to be started again, on the monotonic clock.
+        self._signals = StopSignals()
+        self._crashes: dict[str, CrashCount] = {}
+        #: When a crashed broker is to be started again, on the monotonic clock.
         self._due: dict[str, float] = {}
 
     def run(self, timeout_s: float, up: Callable[[OverlayRecord], None]) -> None:
-        """Bring the overlay up, call `up`, follow the overlay until a signal, and end it.
+        """Start the overlay, call `up`, watch the overlay until a signal, and stop it.
 
         Raises StateError if the name is taken, LaunchError if the overlay does not come up
-        (Cancelled if a signal came first). No process and no state file is left, however this ends.
+        (Cancelled if a signal came first). In every case no process and no state file is left.
         """
         with self._signals.caught():
             record = OverlayRecord(
@@ -105,15 +107,15 @@ class Supervisor:
                 topology=self._topology.name,
                 launcher=processes.this_process(),
                 phase="starting",
-                directory=str(self._registry.directory_of(self._name)),
+                directory=str(self._files.directory_of(self._name)),
             )
-            self._registry.claim(record)
+            self._files.claim(record)
             try:
-                self._live(record, timeout_s, up)
+                self._launch_and_watch(record, timeout_s, up)
             finally:
-                self._registry.release(record)
+                self._files.release(record)
 
-    def _live(
+    def _launch_and_watch(
         self, record: OverlayRecord, timeout_s: float, up: Callable[[OverlayRecord], None]
     ) -> None:
         directory = Path(record.directory)
@@ -131,9 +133,10 @@ class Supervisor:
             cancelled=self._signals.stopping,
         )
         try:
-            up(self._write(record, running, "up"))
+            record = self._write(record, running, "up")
+            up(record)
             while not self._signals.stopping():
-                self._look(record, running)
+                record = self._look(record, running)
                 time.sleep(LOOK_S)
             self._write(record, running, "stopping")
         finally:
@@ -152,44 +155,51 @@ class Supervisor:
             for broker in running.topology.brokers
         )
         current = msgspec.structs.replace(record, phase=phase, brokers=brokers)
-        self._registry.write(current)
+        self._files.write(current)
         return current
 
-    # --- following ---
+    # --- watching ---
 
-    def _look(self, record: OverlayRecord, running: Running) -> None:
+    def _look(self, record: OverlayRecord, running: Running) -> OverlayRecord:
+        """Handle what has happened since the last look; returns the overlay's current record."""
         crashes = running.crashes()
         for crash in crashes:
-            self._say(f"{crash}\n{self._verdict(crash)}")
+            self._report(f"{crash}\n{self._decision(crash)}")
         now = time.monotonic()
         due = [name for name, at in self._due.items() if at <= now]
         for name in due:
             del self._due[name]
             running.restart(name)
-            self._say(f"broker {name} restarted as process {running.process(name).pid}")
+            self._report(f"broker {name} restarted as process {running.process(name).pid}")
         if crashes or due:
-            self._write(record, running, "up")
+            return self._write(record, running, "up")
+        if self._files.mend(record):
+            self._report(f"the state file of overlay {record.name} was damaged; written again")
+        return record
 
-    def _verdict(self, crash: Crash) -> str:
-        """Decide what becomes of a broker that has died, and say so."""
+    def _decision(self, crash: Crash) -> str:
+        """Decide whether to restart a crashed broker; returns a line that says so."""
         if not self._restart:
-            return f"broker {crash.broker} is down; the others go on (--restart would restart it)"
-        deaths = self._deaths.setdefault(crash.broker, Deaths())
-        if deaths.count(time.monotonic()) > RESTARTS:
-            return f"broker {crash.broker} is down: it has died {deaths.in_a_row} times in a row"
+            return (
+                f"broker {crash.broker} is down; the other brokers keep running "
+                "(--restart would restart it)"
+            )
+        count = self._crashes.setdefault(crash.broker, CrashCount())
+        if count.add(time.monotonic()) > RESTARTS:
+            return f"broker {crash.broker} is down: it has crashed {count.in_a_row} times in a row"
         self._due[crash.broker] = time.monotonic() + RESTART_PAUSE_S
         return f"broker {crash.broker} will be restarted in {RESTART_PAUSE_S:g} s"
 
 
-class Deaths:
-    """How often a broker has died without being healthy in between."""
+class CrashCount:
+    """How often a broker has crashed without being healthy in between."""
 
     def __init__(self) -> None:
         self.in_a_row = 0
         self._last_at = float("-inf")
 
-    def count(self, now: float) -> int:
-        """Count one more, now; answers how many in a row that makes."""
+    def add(self, now: float) -> int:
+        """Count a crash at this time; returns the number of crashes in a row."""
         if now - self._last_at > HEALTHY_S:
             self.in_a_row = 0
         self._last_at = now
@@ -198,9 +208,9 @@ class Deaths:
 
 
 def _clear(directory: Path) -> None:
-    """Remove what the last overlay of this name has left."""
+    """Delete the logs and traces of the last overlay of this name."""
     for pattern in ("*.trace.jsonl", "*.log", "*.log.*"):
         for file in directory.glob(pattern):
-            # The launcher's own log may be where this very process writes to.
+            # This process may be writing to the launcher's log.
             if file.name != LAUNCHER_LOG:
                 file.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Demonstrations and measurements on a running overlay: the handover, calibration, the demo.
+"""Demonstrations and measurements on a running overlay: the handover, the calibration, the demo.
 
-Rule: clients of the public API and of the launcher; nothing in `padres_tx` but `cli` imports it.
+Rule: uses the public API and the launcher, as a user's program would; in `padres_tx`, only `cli`
+may import it.
 """

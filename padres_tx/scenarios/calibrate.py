@@ -1,16 +1,16 @@
-"""Find the smallest wait with which BL-WAIT happens to work on an overlay (Section 7).
+"""Find the smallest wait with which BL-WAIT works on an overlay (Section 7 of the paper).
 
-BL-WAIT is only as good as its wait, and the wait depends on the overlay. What is tried is
-dispatching (Figure 1b): E's publication must reach the agent that D has assigned it to, and nobody
-else. A wait is good if so many transactions in a row have gone right with it, and if the wait that
-is one step smaller has failed; one that has ever failed is not good, whatever it did later.
+The wait that BL-WAIT needs depends on the overlay. It is tested with dispatching (Figure 1b): E's
+publication must reach the agent that D assigned, and no other client. A wait is accepted if a given
+number of transactions in a row succeed with it, and if the wait that is one step smaller has
+failed; a wait that has ever failed is not accepted.
 
-From a high start the wait is halved until it fails, then bisected down to a step. These are short
-trials, whose failures count and whose successes do not. From there it goes up, step by step, to
-the first wait that passes a whole trial.
+From a high start the wait is halved until it fails, then bisected down to one step. These trials
+are short; only their failures count. From there the wait is increased step by step to the first one
+that passes a full trial.
 
-That a publication did *not* come is known without waiting: E rings a bell after it, and links are
-FIFO.
+That a publication did *not* arrive is known without waiting: E publishes an end mark after it, and
+links are FIFO.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from padres_tx.launcher import Running
 from padres_tx.scenarios.placement import spread
 from topologies import Topology
 
-#: Where the search begins, and how many transactions have to go right; the paper's were 2 s and
+#: The first wait of the search, and how many transactions must succeed; the paper used 2 s and
 #: 1000, with a step of 50 ms.
 START_MS = 2000.0
 TRANSACTIONS = 100
 
-#: The step, in parts of the longest way through the overlay. Timers are no finer than a
-#: millisecond, so neither is the smallest step.
+#: The step as a share of the delay of the longest path, and the smallest step: timers are no finer
+#: than a millisecond.
 STEP_SHARE = 0.1
 STEP_MS = 1.0
 
-#: How long a short trial may take: with a wait of seconds it is one transaction, with few
-#: milliseconds a hundred or so.
+#: How long a short trial may take: one transaction with a wait of seconds, about a hundred with a
+#: wait of a few milliseconds.
 PROBE_S = 1.0
 
-#: No wait at all is not among the engine's, but as good as.
+#: The engine accepts no wait of 0; this is as good.
 NO_WAIT_S = 1e-6
 
-#: On a quiet machine each step takes milliseconds; a calibration must end all the same.
-ANSWER_S = 30.0
+#: How long one transaction may take: milliseconds on a quiet machine, but a calibration must end.
+TRANSACTION_S = 30.0
 
 INSTANCES = "[class,eq,'p1']"
-BELLS = "[class,eq,'bell']"
+END_MARKS = "[class,eq,'end mark']"
 
-#: Told which wait is tried, and how many transactions have gone right with it.
-Progress: TypeAlias = Callable[[float, int], None]
+#: Called with the wait of the current trial and the number of transactions that have succeeded.
+CalibrationProgress: TypeAlias = Callable[[float, int], None]
 
 
 class CalibrationError(Exception):
-    """No wait works; the message is a line for the person who asked."""
+    """No wait works; the message is one line for the user."""
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """One wait, how many transactions were tried with it, and what went wrong in the last."""
+class WaitTrial(msgspec.Struct, frozen=True):
+    """One wait, the number of transactions tried with it, and how the last one failed."""
 
     wait_ms: float
     transactions: int
@@ -79,9 +79,9 @@ class Calibration(msgspec.Struct, frozen=True):
     wait_ms: float
     step_ms: float
     transactions: int
-    #: The trial one step below, which has failed; None if no wait is needed.
-    failed: Trial | None
-    trials: list[Trial]
+    #: The trial one step below, which failed; None if no wait is needed.
+    failed: WaitTrial | None
+    trials: list[WaitTrial]
     took_s: float
 
 
@@ -91,17 +91,17 @@ async def run(
     transactions: int = TRANSACTIONS,
     step_ms: float | None = None,
     start_ms: float = START_MS,
-    progress: Progress = lambda wait_ms, done: None,
+    progress: CalibrationProgress = lambda wait_ms, done: None,
 ) -> Calibration:
-    """Calibrate BL-WAIT on a running overlay; the step fits the topology unless it is given.
+    """Calibrate BL-WAIT on a running overlay; by default the step fits the topology.
 
-    Raises CalibrationError, and what clients raise if a broker goes.
+    Raises CalibrationError, and the errors of clients whose broker has gone.
     """
     began_at = time.monotonic()
     step_ms = fitting_step_ms(running.topology) if step_ms is None else step_ms
-    trials: list[Trial] = []
+    trials: list[WaitTrial] = []
     async with AsyncExitStack() as stack:
-        dispatching = Dispatching(*await _clients(stack, running))
+        dispatching = DispatchingClients(*await _clients(stack, running))
         await dispatching.start()
 
         async def works(steps: int, count: int) -> bool:
@@ -124,7 +124,7 @@ async def run(
 
 
 async def search(works: Any, start: int, transactions: int, step_ms: float) -> int:
-    """The smallest wait, in steps, with which `works(steps, transactions)`.
+    """Return the smallest wait, in steps, for which `works(steps, transactions)` is true.
 
     Raises CalibrationError if there is none.
     """
@@ -137,9 +137,9 @@ async def search(works: Any, start: int, transactions: int, step_ms: float) -> i
     good = min(start, limit)
     while not await works(good, probe(good)):
         if good == limit:
-            raise CalibrationError(f"not even a wait of {WAIT_LIMIT_S:g} s works")
+            raise CalibrationError(f"even the longest wait, {WAIT_LIMIT_S:g} s, does not work")
         good = min(2 * good, limit)
-    # What fails lies between `bad` and `good`; -1 is below what can be tried.
+    # `bad` has failed, or is -1, which is below the smallest wait; `good` has not failed yet.
     bad = -1
     while good - bad > 1:
         middle = good // 2 if bad < 0 else (good + bad) // 2
@@ -149,13 +149,13 @@ async def search(works: Any, start: int, transactions: int, step_ms: float) -> i
             bad = middle
     while not await works(good, transactions):
         if good == limit:
-            raise CalibrationError(f"not even a wait of {WAIT_LIMIT_S:g} s works")
+            raise CalibrationError(f"even the longest wait, {WAIT_LIMIT_S:g} s, does not work")
         good += 1
     return good
 
 
 def fitting_step_ms(topology: Topology) -> float:
-    """A share of the delay on the longest way from client to client."""
+    """Return a share of the delay of the longest path between two clients."""
     lengths = nx.all_pairs_dijkstra_path_length(topology.graph(), weight="delay_ms")
     longest_ms = max(max(to.values()) for _, to in lengths) + 2 * topology.client_delay_ms
     return round(max(longest_ms * STEP_SHARE, STEP_MS), 1)
@@ -170,38 +170,39 @@ def _steps(wait_ms: float, step_ms: float) -> int:
 
 async def _clients(stack: AsyncExitStack, running: Running) -> list[Client]:
     names = ("E", "D", "A1", "A2")
-    places = spread(running.topology, len(names))
+    brokers = spread(running.topology, len(names))
     return [
-        # An operation that comes too late may well be refused: that is what is tried here.
+        # An operation that comes too late may be refused: that is what a trial finds out.
         await stack.enter_async_context(
-            connect(running.address(place), name=name, on_error=lambda error: None)
+            connect(running.address(broker), name=name, on_error=lambda error: None)
         )
-        for name, place in zip(names, places, strict=True)
+        for name, broker in zip(names, brokers, strict=True)
     ]
 
 
-class Dispatching:
-    """Figure 1b with BL-WAIT, again and again, with two agents in turn."""
+class DispatchingClients:
+    """The clients of Figure 1b, which repeat dispatching with BL-WAIT and two agents in turn."""
 
     def __init__(self, environment: Client, dispatcher: Client, *agents: Client) -> None:
         self._environment = environment
         self._dispatcher = dispatcher
         self._agents = {agent.name: agent for agent in agents}
-        self._hearers = {client.name: client for client in (dispatcher, *agents)}
-        self._news = asyncio.Event()
-        #: Who has received what: operation 5 of an instance, its bell, a transaction's end.
+        self._receivers = {client.name: client for client in (dispatcher, *agents)}
+        self._changed = asyncio.Event()
+        #: What each client has received: operation 5 of an instance, its end mark, and the end of a
+        #: transaction.
         self._seen: set[tuple[str, str, Any]] = set()
         self._number = 0
 
     async def start(self) -> None:
-        """Let everybody say what they publish and want."""
+        """Advertise and subscribe."""
         environment, dispatcher = self._environment, self._dispatcher
         await environment.advertise(INSTANCES)
-        await environment.advertise(BELLS)
+        await environment.advertise(END_MARKS)
         await dispatcher.advertise("[class,eq,'assign']")
-        for client in self._hearers.values():
+        for client in self._receivers.values():
             self._listen(client)
-            await client.subscribe(BELLS)
+            await client.subscribe(END_MARKS)
         for agent in self._agents.values():
             await agent.subscribe(f"[class,eq,'assign'],[agent,eq,'{agent.name}']")
             agent.on_tcm(None, lambda tx, tcm: tx.sub(_instance(tcm["x"])) and None)
@@ -210,15 +211,15 @@ class Dispatching:
 
     def _listen(self, client: Client) -> None:
         def notified(notification: Notification) -> None:
-            self._see(client.name, str(notification["class"]), notification["x"])
+            self._note(client.name, str(notification["class"]), notification["x"])
 
         client.notify(notified)
-        client.on_end(lambda result: self._see(client.name, "end", result.tx))
+        client.on_end(lambda result: self._note(client.name, "end", result.tx))
 
-    def _see(self, name: str, what: str, of: Any) -> None:
+    def _note(self, name: str, what: str, of: Any) -> None:
         self._seen.add((name, what, of))
-        self._news.set()
-        self._news.clear()
+        self._changed.set()
+        self._changed.clear()
 
     def _dispatch(self, tx: Any, tcm: Notification) -> None:
         tx.tcm({"class": "assign", "agent": self._agent(tcm["x"]), "x": tcm["x"]})
@@ -227,42 +228,44 @@ class Dispatching:
     def _agent(self, number: Any) -> str:
         return list(self._agents)[int(number) % len(self._agents)]
 
-    async def trial(self, wait_ms: float, count: int, progress: Progress) -> Trial:
-        """Try a wait, up to the first transaction that goes wrong."""
+    async def trial(self, wait_ms: float, count: int, progress: CalibrationProgress) -> WaitTrial:
+        """Try a wait until the first transaction that fails."""
         for done in range(count):
             progress(wait_ms, done)
             failure = await self._transaction(max(wait_ms / 1000, NO_WAIT_S))
             if failure:
-                return Trial(wait_ms, done + 1, failure)
-        return Trial(wait_ms, count)
+                return WaitTrial(wait_ms, done + 1, failure)
+        return WaitTrial(wait_ms, count)
 
     async def _transaction(self, wait_s: float) -> str:
-        """One dispatching; answers what went wrong, or ""."""
+        """Run one dispatching transaction; returns how it failed, or ""."""
         self._number += 1
         number, agent = self._number, self._agent(self._number)
         async with self._environment.transaction("bl-wait", wait_s=wait_s) as tx:
             tx.tcm({"class": "p1", "x": number, "op": 1})
             tx.pub({"class": "p1", "x": number, "op": 5})
-        await self._environment.publish({"class": "bell", "x": number})
-        await self._until({(name, "bell", number) for name in self._hearers})
-        got = [name for name in self._hearers if (name, "p1", number) in self._seen]
-        # The rest is to have all as before: whoever acts late must have acted.
+        await self._environment.publish({"class": "end mark", "x": number})
+        await self._until({(name, "end mark", number) for name in self._receivers})
+        got = [name for name in self._receivers if (name, "p1", number) in self._seen]
+        # Restore the initial state, after clients that act late have acted.
         await self._until({(self._dispatcher.name, "end", tx.id), (agent, "end", tx.id)})
         await self._agents[agent].unsubscribe(_instance(number))
         await self._dispatcher.subscribe(INSTANCES)
         self._seen.clear()
         if got == [agent]:
             return ""
-        return f"the publication went to {' and '.join(got) or 'nobody'}, not to {agent}"
+        return f"the publication reached {' and '.join(got) or 'no client'} instead of {agent}"
 
     async def _until(self, seen: set[tuple[str, str, Any]]) -> None:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(TRANSACTION_S):
                 while not seen <= self._seen:
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             missing = ", ".join(sorted({f"{name}'s {what}" for name, what, _ in seen - self._seen}))
-            raise CallTimeout(f"after {ANSWER_S:g} s without {missing}") from None
+            raise CallTimeout(
+                f"timed out after {TRANSACTION_S:g} s waiting for {missing}"
+            ) from None
 
 
 def _instance(number: Any) -> str:

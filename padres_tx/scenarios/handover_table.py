@@ -1,6 +1,6 @@
-"""How handovers look in a terminal: a bar for each engine while they run, a table in the end.
+"""Show handovers in a terminal: a progress bar for each engine, and a table of the results.
 
-For the command and for the demo; the scenario is `padres_tx.scenarios.handover`'s.
+For the command and for the demo; the scenario itself is `padres_tx.scenarios.handover`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rich.text import Text
 
 from padres_tx.launcher import Running
 from padres_tx.scenarios import handover
-from padres_tx.scenarios.handover import Outcome, Row
+from padres_tx.scenarios.handover import HandoverCounts, HandoverOutcome
 
 EXPLANATION = (
-    "lost: neither worker has it; doubled: both have it, or one twice; "
-    "misrouted: the owner of a publisher's events changes other than once per commit. "
-    "One worker reads by a callback, the other by its client's iterator."
+    "lost: neither worker received it; doubled: both received it, or one twice; "
+    "misrouted: the owner of a publisher's events changed other than once per commit. "
+    "One worker reads with a callback, the other with its client's iterator."
 )
 
 
@@ -34,8 +34,8 @@ def run(
     rate: float | None = None,
     seed: int | None = None,
     wait_s: float | None = None,
-) -> list[Outcome]:
-    """`padres_tx.scenarios.handover.run` with progress bars; raises as that does."""
+) -> list[HandoverOutcome]:
+    """Call `padres_tx.scenarios.handover.run` with progress bars; raises the same errors."""
     with Progress(
         TextColumn("{task.description:8}"),
         BarColumn(),
@@ -66,8 +66,8 @@ def run(
         )
 
 
-def table(rows: Iterable[Row]) -> Table:
-    """Rows for people: what should be 0 stands out if it is not."""
+def table(rows: Iterable[HandoverCounts]) -> Table:
+    """Return the results as a table; counts that should be 0 are highlighted if they are not."""
     shown = Table()
     shown.add_column("engine")
     for heading in ("events", "handovers", "lost", "doubled", "misrouted", "events/s"):

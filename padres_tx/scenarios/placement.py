@@ -1,7 +1,7 @@
-"""At which brokers of a topology the clients of a demonstration or a measurement sit.
+"""Choose the brokers for the clients of a demonstration or a measurement.
 
-As far apart as there is room for, since two clients at one broker would not try the overlay; or
-drawn by a seed, to try other places. The same arguments always give the same places.
+Clients are placed as far apart as possible, because two clients at one broker would not use the
+overlay, or at random brokers if a seed is given. The same arguments always give the same brokers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from topologies import Topology
 
 
 def spread(topology: Topology, count: int, seed: int | None = None) -> list[str]:
-    """The brokers of `count` clients; when every broker has one, it begins anew."""
+    """Return the brokers of `count` clients; when every broker has a client, start over."""
     brokers = [broker.name for broker in topology.brokers]
     if seed is not None:
         random.Random(seed).shuffle(brokers)
         return list(islice(cycle(brokers), count))
-    # Each next one where it is furthest from those before, the first at the edge of the tree.
+    # The first broker is at the edge of the tree, each next one furthest from those before.
     hops = dict(nx.all_pairs_shortest_path_length(topology.graph()))
     chosen = [max(brokers, key=lambda broker: max(hops[broker].values()))]
     while len(chosen) < min(count, len(brokers)):

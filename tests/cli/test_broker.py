@@ -115,11 +115,11 @@ def test_a_busy_port_is_one_line_and_exit_2(tmp_path: Path) -> None:
     [
         (["nowhere.yaml", "B1"], "nowhere.yaml"),
         (["three", "B9"], "there is no broker 'B9'"),
-        (["three", "B1", "--secret-env", "NOT_SET_ANYWHERE"], "no NOT_SET_ANYWHERE"),
+        (["three", "B1", "--secret-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE is not set"),
         (["three", "B1", "--secret-file", "/does/not/exist"], "cannot read the secret"),
         (
             ["three", "B1", "--secret-env", "A", "--secret-file", "b"],
-            "--secret-env or --secret-file",
+            "--secret-env and --secret-file cannot",
         ),
         (["three", "B1", "--trace", "/does/not/exist/t"], "cannot write the trace"),
         (["three", "B1", "--log-file", "/does/not/exist/t"], "cannot write the log"),

@@ -13,12 +13,11 @@ from padres_tx.cli.common import CheckFailed
 from padres_tx.cli.handover import check
 from padres_tx.cli.main import main
 from padres_tx.scenarios import calibrate
-from padres_tx.scenarios.handover import (
-    Event,
-    Outcome,
-    Row,
-    Stream,
-    Verdict,
+from padres_tx.scenarios.handover import HandoverCounts, HandoverOutcome
+from padres_tx.scenarios.handover_judge import (
+    EventStream,
+    StreamEvent,
+    StreamVerdict,
     judge,
     promises_broken,
 )
@@ -27,7 +26,7 @@ from topologies import load
 KEYS = ["engine", "events", "handovers", "lost", "doubled", "misrouted", "events_per_s"]
 
 #: Two handovers: segments 1..5, 6..10, 11..15, 16..20.
-STREAM = Stream("P", 20, 2)
+STREAM = EventStream("P", 20, 2)
 
 
 def run(*arguments: str) -> Result:
@@ -42,14 +41,14 @@ def run(*arguments: str) -> Result:
 
 def judged(
     ann: Iterable[int], ben: Iterable[int], committed: tuple[bool, ...] = (True, True)
-) -> Verdict:
-    def events(numbers: Iterable[int]) -> list[Event]:
+) -> StreamVerdict:
+    def events(numbers: Iterable[int]) -> list[StreamEvent]:
         return [("P", number) for number in numbers]
 
     return judge([STREAM], {"ann": events(ann), "ben": events(ben)}, committed)
 
 
-def counts(verdict: Verdict) -> tuple[int, int, int]:
+def counts(verdict: StreamVerdict) -> tuple[int, int, int]:
     return verdict.lost, verdict.doubled, verdict.misrouted
 
 
@@ -64,13 +63,13 @@ def test_one_change_for_each_commit_is_right() -> None:
 def test_planted_losses_are_found() -> None:
     verdict = judged([*range(1, 7), *range(13, 20)], range(8, 13))
     assert counts(verdict) == (2, 0, 0)
-    assert verdict.faults == ["event 7 of P is lost", "event 20 of P is lost"]
+    assert verdict.faults == ["event 7 of P was lost", "event 20 of P was lost"]
 
 
 def test_planted_doubles_are_found() -> None:
     both = judged([*range(1, 9), *range(13, 21)], range(8, 13))
     assert (counts(both), both.twice) == ((0, 1, 0), 0)
-    assert both.faults == ["event 8 of P came to ann and ben"]
+    assert both.faults == ["event 8 of P was received by ann and ben"]
     twice = judged([*range(1, 8), 7, *range(13, 21)], range(8, 13))
     assert (counts(twice), twice.twice) == ((0, 1, 0), 1)
 
@@ -103,7 +102,7 @@ def test_an_aborted_handover_changes_nothing() -> None:
 
 
 def test_each_publisher_is_judged_for_itself() -> None:
-    streams = [Stream("P", 20, 2), Stream("Q", 20, 2)]
+    streams = [EventStream("P", 20, 2), EventStream("Q", 20, 2)]
     ann = [("P", n) for n in (*range(1, 8), *range(13, 21))]
     ann += [("Q", n) for n in (*range(1, 10), *range(12, 20))]
     ben = [("P", n) for n in range(8, 13)] + [("Q", n) for n in (10, 11)]
@@ -111,17 +110,19 @@ def test_each_publisher_is_judged_for_itself() -> None:
 
 
 def test_what_each_engine_has_promised() -> None:
-    astray = Verdict(lost=1, doubled=3, misrouted=2, twice=1)
+    astray = StreamVerdict(lost=1, doubled=3, misrouted=2, twice=1)
     assert promises_broken("d-tx", astray, [], 4, "") == [
-        "1 events came to one worker twice",
+        "1 events were received by one worker twice",
         "1 events were lost",
         "2 events were doubled",
         "2 events were misrouted",
-        "4 events were late: they came to a worker that had been told that no more would come",
+        "4 events were late: a worker received them after it had been told that no more would come",
     ]
-    assert promises_broken("s-tx", astray, [], 4, "") == ["1 events came to one worker twice"]
-    assert promises_broken("bl-wait", Verdict(lost=1, doubled=3), [], 0, "") == []
-    assert promises_broken("d-tx", Verdict(), ["conflict"], 0, "late") == [
+    assert promises_broken("s-tx", astray, [], 4, "") == [
+        "1 events were received by one worker twice"
+    ]
+    assert promises_broken("bl-wait", StreamVerdict(lost=1, doubled=3), [], 0, "") == []
+    assert promises_broken("d-tx", StreamVerdict(), ["conflict"], 0, "late") == [
         "a handover was not committed: conflict",
         "late",
     ]
@@ -154,16 +155,16 @@ def test_all_engines_side_by_side() -> None:
     assert list(rows) == ["d-tx", "d-tx-ni", "s-tx", "bl-wait"]
     assert rows["d-tx"][:5] == ["200", "3", "0", "0", "0"]
     assert all(row[:2] == ["200", "3"] for row in rows.values())
-    assert "lost: neither worker has it" in done.stdout
+    assert "lost: neither worker received it" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (("--engine", "dtx"), "no transaction engine 'dtx'"),
-        (("--events", "13", "--handovers", "5"), "5 handovers need at least 14 events"),
+        (("--events", "13", "--handovers", "5"), "too few for 5 handovers: expected at least 14"),
         (("--topology", "thre"), "did you mean three?"),
-        (("--engine", "d-tx", "--wait-ms", "5"), "--wait-ms is for bl-wait"),
+        (("--engine", "d-tx", "--wait-ms", "5"), "expected bl-wait or all"),
     ],
 )
 def test_what_cannot_be_run_is_refused(arguments: tuple[str, ...], reason: str) -> None:
@@ -173,14 +174,18 @@ def test_what_cannot_be_run_is_refused(arguments: tuple[str, ...], reason: str) 
 
 
 def test_a_broken_promise_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    fine = Outcome(Row("s-tx", 20, 2, 3, 0, 0, 100.0), [], ["event 7 of P is lost"])
+    fine = HandoverOutcome(
+        HandoverCounts("s-tx", 20, 2, 3, 0, 0, 100.0), [], ["event 7 of P was lost"]
+    )
     check([fine])
-    lost = Outcome(Row("d-tx", 20, 2, 1, 0, 0, 100.0), ["1 events were lost"], fine.faults)
-    with pytest.raises(CheckFailed, match="a promise was broken: d-tx") as failed:
+    lost = HandoverOutcome(
+        HandoverCounts("d-tx", 20, 2, 1, 0, 0, 100.0), ["1 events were lost"], fine.faults
+    )
+    with pytest.raises(CheckFailed, match="broken promises: d-tx") as failed:
         check([lost, fine])
     assert failed.value.exit_code == 1
     told = capsys.readouterr().err
-    assert told == "d-tx: 1 events were lost\nd-tx: event 7 of P is lost\n"
+    assert told == "d-tx: 1 events were lost\nd-tx: event 7 of P was lost\n"
 
 
 # --- calibration ---
@@ -221,7 +226,7 @@ def test_no_wait_at_all_works() -> None:
     async def works(steps: int, transactions: int) -> bool:
         return False
 
-    with pytest.raises(calibrate.CalibrationError, match="not even a wait of 60 s"):
+    with pytest.raises(calibrate.CalibrationError, match="the longest wait, 60 s, does not work"):
         asyncio.run(calibrate.search(works, 1000, 10, 50.0))
 
 
@@ -243,9 +248,9 @@ def test_calibrate_tells_what_works_and_what_failed() -> None:
     assert last == {"wait_ms": told["wait_ms"], "transactions": 2, "failure": ""}
     # Without any wait the publication is faster than those who have to act.
     assert told["failed"]["wait_ms"] == told["wait_ms"] - 50
-    assert "the publication went to" in told["failed"]["failure"]
+    assert "the publication reached" in told["failed"]["failure"]
 
 
 def test_a_step_that_is_none_is_refused() -> None:
     done = run("calibrate", "--step-ms", "fine")
-    assert done.exit_code == 2 and "--step-ms is 'auto' or" in done.stderr
+    assert done.exit_code == 2 and "invalid --step-ms 'fine': expected 'auto' or" in done.stderr

@@ -12,10 +12,10 @@ import pytest
 
 from padres_tx import launcher
 from padres_tx.launcher.broker_status import (
+    BrokerStatus,
     ConnectionsStatus,
     LinkStatus,
     LogStatus,
-    Status,
     TraceStatus,
 )
 from tests.cli.test_cli import Shell, until
@@ -72,7 +72,7 @@ def test_brokers_started_by_hand(shell: Shell, tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_one_line(shell: Shell) -> None:
     assert "host:port" in shell.refused("status", "--at", "nowhere")
-    assert "one of --name, --topology and --at" in shell.refused(
+    assert "--overlay, --topology and --at cannot be combined" in shell.refused(
         "status", "--at", "h:1", "--topology", "three"
     )
     assert "nowhere.yaml" in shell.refused("status", "--topology", "nowhere.yaml")
@@ -110,9 +110,9 @@ def test_ids_are_whole_in_80_columns(tmp_path: Path) -> None:
 
 
 def test_warnings_name_what_needs_a_person() -> None:
-    well = Status("B1", 1, 1.0, [LinkStatus("B2", True)], [], 0, 0)
+    well = BrokerStatus("B1", 1, 1.0, [LinkStatus("B2", True)], [], 0, 0)
     assert well.warnings == []
-    ill = Status(
+    ill = BrokerStatus(
         "B1",
         1,
         1.0,
@@ -129,10 +129,10 @@ def test_warnings_name_what_needs_a_person() -> None:
         connections=ConnectionsStatus(0, {"overloaded": 5, "protocol": 9}),
     )
     assert ill.warnings == [
-        "a second process called B2 was refused 3 times, the last time from 10.0.0.9:5",
-        "B3 says: a second process called B1 connects from 10.0.0.8:5",
+        "a second process named B2 was refused 3 times, most recently from 10.0.0.9:5",
+        "B3 reports: a second process called B1 connects from 10.0.0.8:5",
         "refused by B4: duplicate-broker: another process called B1",
-        "the trace is off, 7 records are missing in t.jsonl: No space left on device",
-        "2 lines of the log were lost: No space left on device",
-        "5 connections were refused for want of room (overloaded)",
+        "tracing is off, 7 records are missing in t.jsonl: No space left on device",
+        "2 log lines were lost: No space left on device",
+        "5 connections were refused for lack of capacity (overloaded)",
     ]

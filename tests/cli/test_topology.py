@@ -117,7 +117,7 @@ def test_new_refuses_bad_numbers_names_and_files(tmp_path: Path) -> None:
     assert "seed" in refused("new", "random", "3", "--seed", "-1")
     assert "name: should be a letter" in refused("new", "chain", "2", "--name", "a b")
     assert ".yaml, .yml, .json" in refused("new", "chain", "2", "--out", tmp_path / "t.txt")
-    assert "cannot be written" in refused("new", "chain", "2", "--out", tmp_path / "no" / "t.yaml")
+    assert "cannot write" in refused("new", "chain", "2", "--out", tmp_path / "no" / "t.yaml")
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("new", "ring", "3"), ("new", "chain", "many")])

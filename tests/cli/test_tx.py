@@ -63,10 +63,10 @@ async def _look_and_abort(shell: Shell, engine: str) -> None:
                 await called.wait()
                 await asyncio.to_thread(_look, shell, engine, tx.id)
                 said = await asyncio.to_thread(shell.ok, "tx", "abort", tx.id)
-        assert said == f"{tx.id} ({engine}) is aborted, at every broker\n"
+        assert said == f"{tx.id} ({engine}) is aborted at every broker\n"
         assert (aborted.value.code, aborted.value.reason) == ("operator", "an operator aborted it")
         again = await asyncio.to_thread(shell.run, "tx", "abort", tx.id)
-        assert again.exit_code == 1 and f"{tx.id} is aborted already" in again.stderr
+        assert again.exit_code == 1 and f"{tx.id} is already aborted" in again.stderr
         await asyncio.to_thread(_look_back, shell, engine, tx.id)
 
 
@@ -96,7 +96,7 @@ def _look(shell: Shell, engine: str, name: str) -> None:
     at = overlay(shell).broker("B3").address
     assert [line["broker"] for line in listed(shell, "--at", at)] == [at]
     refused = shell.run("tx", "abort", name, "--at", at)
-    assert refused.exit_code == 1 and "the one of E, its coordinator" in refused.stderr
+    assert refused.exit_code == 1 and "the broker of its coordinator, E" in refused.stderr
 
 
 def _look_back(shell: Shell, engine: str, name: str) -> None:
@@ -139,7 +139,7 @@ def test_a_commit_can_be_looked_at_afterwards(shell: Shell, engine: str) -> None
     # Where it has not been there is nothing to see.
     if engine == "s-tx":
         at = overlay(shell).broker("B1").address
-        assert "no broker knows of" in shell.refused("tx", "show", name, "--at", at)
+        assert "no broker knows transaction" in shell.refused("tx", "show", name, "--at", at)
 
 
 def test_a_clients_reason_cannot_command_the_terminal(shell: Shell) -> None:
@@ -162,12 +162,15 @@ def test_nothing_open_is_said_to_people_only(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("tx", "show", "E"), "'E' names no transaction"),
-        (("tx", "abort", "E:x"), "'E:x' names no transaction"),
-        (("tx", "show", "E:1:17"), "no broker knows of a transaction E:1:17; open: none"),
-        (("tx", "abort", "E:1:17"), "no broker knows of a transaction E:1:17"),
-        (("tx", "ls", "--overlay", "four"), "no overlay called four"),
-        (("tx", "ls", "--overlay", "three", "--at", "h:1"), "--at says it all"),
+        (("tx", "show", "E"), "invalid transaction id 'E'"),
+        (("tx", "abort", "E:x"), "invalid transaction id 'E:x'"),
+        (("tx", "show", "E:1:17"), "no broker knows transaction E:1:17; open: none"),
+        (("tx", "abort", "E:1:17"), "no broker knows transaction E:1:17"),
+        (("tx", "ls", "--overlay", "four"), "no overlay named four"),
+        (
+            ("tx", "ls", "--overlay", "three", "--at", "h:1"),
+            "--at cannot be combined with --overlay",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(shell: Shell, arguments: tuple[str, ...], reason: str) -> None:
@@ -181,8 +184,8 @@ def test_a_broker_that_does_not_answer_fails_the_check(shell: Shell) -> None:
         at = overlay(shell).broker("B2").address
         some = shell.run("tx", "ls", "--json", "--at", silent, "--at", at)
         assert (some.exit_code, json.loads(some.stdout)) == (1, [])
-        assert f"{silent} does not answer" in some.stderr
+        assert f"{silent} does not reply" in some.stderr
         none = shell.run("tx", "ls", "--at", silent)
-        assert none.exit_code == 1 and "no broker answers" in none.stderr
+        assert none.exit_code == 1 and "no broker replies" in none.stderr
         missing = shell.run("tx", "show", "E:1:17", "--at", silent, "--at", at)
-        assert missing.exit_code == 1 and "there may be more" in missing.stderr
+        assert missing.exit_code == 1 and "the list may be incomplete" in missing.stderr

@@ -22,14 +22,14 @@ from padres_tx.launcher import (
     overlay_processes,
     processes,
 )
-from padres_tx.launcher.processes import Process
+from padres_tx.launcher.processes import ProcessIdentity
 from topologies import BrokerSpec, Topology, TopologyError, load
 from topologies.generators import chain
 
 WAIT_S = 20.0
 
 
-def processes_of(running: Running) -> list[Process]:
+def processes_of(running: Running) -> list[ProcessIdentity]:
     return [running.process(broker.name) for broker in running.topology.brokers]
 
 
@@ -81,7 +81,7 @@ def test_an_overlay_from_its_start_to_its_end(tmp_path: Path) -> None:
 
 def test_in_a_notebook_two_overlays_side_by_side_and_an_error() -> None:
     """A notebook runs an event loop already; here it is not even on the main thread."""
-    ended: list[Process] = []
+    ended: list[ProcessIdentity] = []
 
     async def cell() -> None:
         with launcher.overlay("one") as left, launcher.overlay("one") as right:
@@ -141,7 +141,7 @@ def test_an_overlay_that_hangs_says_where_and_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_failed_start_leaves_no_process(tmp_path: Path) -> None:
-    started: list[Process] = []
+    started: list[ProcessIdentity] = []
 
     def remember(running: Running) -> None:
         started.extend(processes_of(running))
@@ -211,7 +211,7 @@ def test_a_crash_shows_the_last_lines_of_the_log_for_people(tmp_path: Path) -> N
         "not JSON\n"
     )
     assert str(Crash("B1", 42, 1, log)).splitlines() == [
-        f"broker B1 (process 42) has died, exit code 1; log: {log}",
+        f"broker B1 (process 42) crashed, exit code 1; log: {log}",
         "    error crashed tx=7",
         "    Traceback:",
         "      line 1",
@@ -223,6 +223,6 @@ def test_a_crash_shows_the_last_lines_of_the_log_for_people(tmp_path: Path) -> N
 def test_a_crash_without_a_log_can_be_told(tmp_path: Path) -> None:
     log = tmp_path / "none.log"
     assert str(Crash("B1", 42, -signal.SIGSEGV, log)) == (
-        f"broker B1 (process 42) has died, killed by SIGSEGV; log: {log}"
+        f"broker B1 (process 42) crashed, killed by SIGSEGV; log: {log}"
     )
     assert overlay_processes.ending(-99) == "killed by signal 99"

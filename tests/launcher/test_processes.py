@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from padres_tx.launcher import processes
-from padres_tx.launcher.processes import Process
+from padres_tx.launcher.processes import ProcessIdentity
 
 WAIT_S = 10.0
 
@@ -25,7 +25,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def identified(child: subprocess.Popen[bytes]) -> Process:
+def identified(child: subprocess.Popen[bytes]) -> ProcessIdentity:
     found = processes.identify(child.pid)
     assert found is not None
     return found
@@ -51,7 +51,7 @@ def test_a_dead_process_is_gone_even_before_its_parent_has_looked(
 
 
 def test_a_newcomer_with_the_same_pid_is_not_signalled(child: subprocess.Popen[bytes]) -> None:
-    former = Process(child.pid, "another time")
+    former = ProcessIdentity(child.pid, "another time")
     assert not processes.alive(former)
     assert not processes.send(former, signal.SIGKILL)
     assert processes.alive(identified(child))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import signal
 
-from padres_tx.launcher.supervisor import HEALTHY_S, RESTARTS, Deaths, Signals
+from padres_tx.launcher.supervisor import HEALTHY_S, RESTARTS, CrashCount, StopSignals
 
 
-def test_deaths_in_a_row_are_counted_and_a_healthy_life_is_forgiven() -> None:
-    deaths = Deaths()
-    assert [deaths.count(float(at)) for at in range(RESTARTS + 1)] == [1, 2, 3, 4, 5, 6]
-    assert deaths.count(RESTARTS + HEALTHY_S + 1) == 1
+def test_crashes_in_a_row_are_counted_and_a_healthy_life_is_forgiven() -> None:
+    crashes = CrashCount()
+    assert [crashes.add(float(at)) for at in range(RESTARTS + 1)] == [1, 2, 3, 4, 5, 6]
+    assert crashes.add(RESTARTS + HEALTHY_S + 1) == 1
 
 
 def test_the_first_signal_stops_and_the_second_hurries() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    signals = Signals()
+    signals = StopSignals()
     with signals.caught():
         assert not signals.stopping()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -29,7 +29,7 @@ def test_the_first_signal_stops_and_the_second_hurries() -> None:
 def test_what_is_to_be_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        signals = Signals()
+        signals = StopSignals()
         with signals.caught():
             os.kill(os.getpid(), signal.SIGHUP)
             assert not signals.stopping()

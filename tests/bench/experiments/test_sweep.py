@@ -89,7 +89,7 @@ def owners(found: list[ClientRecord]) -> dict[tuple[str, int], list[str]]:
     return received
 
 
-def left_in(directory: Path) -> list[processes.Process]:
+def left_in(directory: Path) -> list[processes.ProcessIdentity]:
     """Processes of which an argument is in the directory."""
     found = []
     for entry in Path("/proc").iterdir():

@@ -22,7 +22,7 @@ from overlay.filters import Value
 from overlay.messages import Pub
 from overlay.notation import parse_filter
 from overlay.wire.frames import pack
-from padres_tx.launcher.processes import Process, alive, identify
+from padres_tx.launcher.processes import ProcessIdentity, alive, identify
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
 
@@ -121,7 +121,7 @@ def test_bad_numbers_are_refused(arguments: tuple[str, ...]) -> None:
 
 @linux_only
 def test_an_interruption_leaves_no_process_behind() -> None:
-    started: list[Process] = []
+    started: list[ProcessIdentity] = []
 
     def interrupt(next_step: str) -> None:
         if "round" in next_step:
