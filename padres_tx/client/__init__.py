@@ -1,6 +1,6 @@
-"""The user's process: what a client knows and does, as state machines without I/O.
+"""The client: its state machines without I/O, and the shells that run them.
 
-`session` and `transactions` are the pure part; `asyncio` and `blocking` are the shells around it.
+`session` and `transactions` are pure; `asyncio` and `blocking` run them in a user's process.
 
 Rule: imports the vocabulary, `wire`, `matching` and `tables` of `overlay`, and the modules at the
 top of `padres_tx`; never a broker, a host, an engine's broker half or the launcher.

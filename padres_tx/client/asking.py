@@ -1,10 +1,10 @@
 """A client's questions for the outcome of transactions, its own or others'.
 
-A name says who coordinates a transaction and not which engine runs it, so all engines at the edge
-broker are asked that remember outcomes, unless the client knows better. The first decision is the
-answer; the transaction is unknown when all have said so.
+The name of a transaction has its coordinator but not its engine. So the client asks all engines at
+the edge broker that remember outcomes, unless it knows the engine. The first decision is the
+answer; the transaction is unknown when all engines say so.
 
-Pure, as all of `padres_tx.client.transactions` is, to which this belongs.
+Pure, a part of `padres_tx.client.transactions`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeLearned(EngineEvent, frozen=True):
-    """The answer to a question: how a transaction has ended, or why that is not known."""
+    """The answer to a question: the outcome of a transaction, or why it is not known."""
 
     tx: str
     result: Result | None = None
@@ -41,9 +41,9 @@ class OutcomeQuestions:
     def ask(self, name: str, engine: str | None = None) -> tuple[str, list[Event]]:
         """Ask for the outcome; `OutcomeLearned` follows, at once if the client knows it.
 
-        Answers with the name that `OutcomeLearned` will have.
+        Returns the name that `OutcomeLearned` will have.
 
-        Raises UnknownTransaction for what is no name; UnknownEngine, BadTransaction,
+        Raises UnknownTransaction for an invalid name; UnknownEngine, BadTransaction,
         TooManyRequests.
         """
         tx_id = parse_tx(name) if isinstance(name, str) else None
@@ -58,8 +58,8 @@ class OutcomeQuestions:
         name = tx_text(tx_id)
         if name not in self._asked and len(self._asked) >= QUESTIONS_PER_CLIENT:
             raise TooManyRequests(
-                f"{self._transactions.session.name} waits for {QUESTIONS_PER_CLIENT} outcomes "
-                "already; await some first"
+                f"{self._transactions.session.name} waits for {QUESTIONS_PER_CLIENT} outcomes; "
+                "await some first"
             )
         asked = self._asked.setdefault(name, set())
         self._open.add(name)
@@ -73,10 +73,10 @@ class OutcomeQuestions:
 
     def _remembering(self) -> list[str]:
         """The package's own engines: a broker has these, and may not have others."""
-        seats = (self._transactions.half(name) for name in registry.own_names())
-        return [half.engine for half in seats if half.remembers]
+        halves = (self._transactions.half(name) for name in registry.own_names())
+        return [half.engine for half in halves if half.remembers]
 
-    def told(self, engine: str, outcome: client_messages.Outcome) -> list[Event]:
+    def answered(self, engine: str, outcome: client_messages.Outcome) -> list[Event]:
         """An engine at the edge broker has answered. Raises ProtocolError if it was not asked."""
         name = tx_text(outcome.tx)
         asked = self._asked.get(name, set())
@@ -95,7 +95,7 @@ class OutcomeQuestions:
                 return [OutcomeLearned(name, error=UnknownTransaction(f"{name}: {outcome.reason}"))]
             case "busy":
                 return [OutcomeLearned(name, error=TooManyRequests(f"{name}: {outcome.reason}"))]
-        # Here, since that module is made of what this one has.
+        # Here, because that module imports this one.
         from padres_tx.client.transactions import Result
 
         result = Result(name, engine, outcome.status, outcome.code, outcome.reason)

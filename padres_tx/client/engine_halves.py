@@ -1,12 +1,11 @@
-"""The client's halves of transaction engines: how a client's transaction reaches its edge broker.
+"""The client halves of transaction engines: what a client sends to its edge broker for them.
 
-An engine has one half for each client. The dynamic one sends each operation as it comes, and lets
-the receivers of a tcm act; the static one gathers everything and sends one plan. The module of an
-engine names the half that it goes with, "dynamic" or "static", or brings a class of its own,
-derived from `ClientHalf` (`padres_tx.engines`).
+Each client has one half of each engine that it uses. The dynamic one sends each operation as it
+comes, and lets the receivers of a tcm act. The static one collects everything and sends one plan.
+The module of an engine names its half, "dynamic" or "static", or has a class of its own, derived
+from `ClientHalf` (`padres_tx.engines`).
 
-A half is pure, as all of `padres_tx.client.transactions` is, which checks the calls and keeps what
-all engines have in common.
+A half is pure. `padres_tx.client.transactions` checks the calls and has what all engines share.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from padres_tx.client_messages import TxID, tx_text
 
 
 class ClientHalf(ABC):
-    """The client's half of an engine. Calls come checked; each answers with events."""
+    """The client half of an engine. Calls are checked before; each returns events."""
 
     #: What the engine keeps of one transaction.
     transaction_class: ClassVar[type[ClientTransaction]] = ClientTransaction
     #: What `begin` takes beside a deadline.
     options: ClassVar[tuple[str, ...]] = ()
-    #: Whether the coordinator gives everything at once, others' operations included.
+    #: Whether the coordinator sends everything at once, others' operations included.
     is_static: ClassVar[bool] = False
     #: Whether `CommitDrained` follows a commit.
     drains: ClassVar[bool] = False
     #: Whether brokers remember outcomes, and answer `client_messages.AskOutcome`.
     remembers: ClassVar[bool] = False
-    #: Whether answers from the client's own state are told to its broker (`padres_tx.looks`).
+    #: Whether reads of the client's own state are sent to its broker (`padres_tx.looks`).
     reads: ClassVar[bool] = False
 
     def __init__(self, engine: str, transactions: Transactions) -> None:
@@ -77,11 +76,11 @@ class ClientHalf(ABC):
     def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]: ...
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
-        """Take a message of the engine's half at the edge broker. Raises ProtocolError."""
-        raise ProtocolError(f"{self.engine} has nothing to say to a client")
+        """Take a message of the engine's broker half. Raises ProtocolError."""
+        raise ProtocolError(f"unexpected message of {self.engine}, which sends clients none")
 
     def wake(self, tx: ClientTransaction) -> list[Event]:
-        raise AssertionError(f"{self.engine} did not ask to be woken")
+        raise AssertionError(f"{self.engine} has set no timer")
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
         return []
@@ -91,7 +90,7 @@ class ClientHalf(ABC):
 
 
 class BrokerDecidedHalf(ClientHalf):
-    """What engines that are decided at a broker have in common."""
+    """Base of the halves whose transactions a broker decides."""
 
     remembers = True
 
@@ -110,19 +109,19 @@ class BrokerDecidedHalf(ClientHalf):
             case client_messages.InDoubt():
                 return [Doubt(tx_text(message.tx), message.awaited, message.reason)]
             case client_messages.Outcome():
-                return self.transactions.questions.told(self.engine, message)
-        return self.told(message)
+                return self.transactions.questions.answered(self.engine, message)
+        return self.receive_other(message)
 
-    def told(self, message: client_messages.ToClient) -> list[Event]:
+    def receive_other(self, message: client_messages.ToClient) -> list[Event]:
         """Take a message that is not about the end. Raises ProtocolError."""
-        raise ProtocolError(f"{self.engine} tells no client {type(message).__name__}")
+        raise ProtocolError(f"unexpected {type(message).__name__} of {self.engine}")
 
     def _ended(self, ended: client_messages.Ended) -> list[Event]:
         if ended.code in ("unknown", "foreign", "finished"):
-            return []  # It answers what was said too late; the decision was told, or comes.
+            return []  # The answer to a late message; the decision has come before, or will come.
         tx = self.transactions.get(ended.tx)
         if tx is None:
-            # Somebody else's, of which only publications have come, or words on our behalf.
+            # Another client's: only its publications came, or it acted on this client's behalf.
             tx = self.transactions.join(self, ended.tx)
         changes = [HoldingChange(*effective) for effective in ended.words]
         return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
@@ -177,34 +176,34 @@ class DynamicHalf(BrokerDecidedHalf):
         return [self.send_for(tx, 0, look) for look in tx.looks.take(frame)]
 
     def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
-        if not number:  # A look that nobody can validate.
+        if not number:  # A look that cannot be validated.
             return [self.send(client_messages.Abort(tx.id, str(error)))]
         self.transactions.over(tx, number)
         self.session.withdraw(tx.id, number)
-        tx.sent = [said for said in tx.sent if said.number != number]
+        tx.sent = [sent for sent in tx.sent if sent.number != number]
         return [OperationDone(tx, number, error)]
 
-    def told(self, message: client_messages.ToClient) -> list[Event]:
+    def receive_other(self, message: client_messages.ToClient) -> list[Event]:
         match message:
             case client_messages.Began():
                 self._open(message.tx).age = message.age
                 return []
             case client_messages.Operated():
                 tx = self._open(message.tx)
-                if message.number not in tx.under_way:
-                    raise ProtocolError(f"{tx.name} has no operation {message.number} under way")
+                if message.number not in tx.pending:
+                    raise ProtocolError(f"{tx.name} has no pending operation {message.number}")
                 self.transactions.over(tx, message.number)
                 return [OperationDone(tx, message.number)]
             case client_messages.Tcm():
                 return self._tcm(message)
-        return super().told(message)
+        return super().receive_other(message)
 
     def _tcm(self, tcm: client_messages.Tcm) -> list[Event]:
         tx = self.transactions.get(tcm.tx)
         if tx is None:
             tx = self.transactions.join(self, tcm.tx)
         elif tx.state == "ended" or tcm.frame in tx.frames:
-            raise ProtocolError(f"{tx.name} opens frame {tcm.frame} when it cannot")
+            raise ProtocolError(f"{tx.name} cannot open frame {tcm.frame} now")
         publisher = ClientName(tcm.publisher)
         notification = Notification(publisher, tcm.seq, tcm.point, tcm.payload, life=tcm.life)
         return self.transactions.call(tx, tcm.frame, notification)
@@ -217,7 +216,7 @@ class DynamicHalf(BrokerDecidedHalf):
 
 
 class PlannedTransaction(ClientTransaction):
-    """A transaction that is gathered first."""
+    """A transaction whose operations are collected before anything is sent."""
 
     def __init__(self, id: TxID, half: ClientHalf, *, coordinator: bool) -> None:
         super().__init__(id, half, coordinator=coordinator)
@@ -225,9 +224,9 @@ class PlannedTransaction(ClientTransaction):
 
 
 class StaticHalf(BrokerDecidedHalf):
-    """Everything is gathered here, and goes out as one plan when the commit is asked for.
+    """All operations are collected, and sent as one plan when the program commits.
 
-    Those who take part are only told the outcome: their edge brokers have acted for them.
+    Participants get only the outcome: their edge brokers act for them.
     """
 
     transaction_class = PlannedTransaction
@@ -254,15 +253,15 @@ class StaticHalf(BrokerDecidedHalf):
     def abort(self, tx: ClientTransaction, reason: str) -> list[Event]:
         if tx.state == "committing":
             return super().abort(tx, reason)
-        # Nobody else knows of it yet.
+        # It was not sent yet.
         return self.transactions.end(tx, False, "aborted", reason or f"{tx.id[0]} aborted it")
 
     def finish(self, tx: ClientTransaction, frame: int, error: str) -> list[Event]:
-        raise AssertionError("a static transaction calls nobody")
+        raise AssertionError("a static transaction calls no handlers")
 
     def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
         return self.transactions.end(tx, False, error.code, str(error))
 
 
-#: The halves that an engine can go with by name.
+#: The halves that an engine can name.
 HALVES: dict[str, type[ClientHalf]] = {"dynamic": DynamicHalf, "static": StaticHalf}

@@ -1,21 +1,20 @@
-"""One client's conversation with its broker, as a state machine: calls and messages in, events out.
+"""One client's session with its broker, as a state machine: calls and messages in, events out.
 
 There is no socket, clock, thread or event loop here, so that the same object runs under asyncio,
 behind the blocking client and in the simulator. A call returns the one message that has to be sent
-for it, or raises and changes nothing; `receive` takes one message from the broker and returns what
-it means. The order of messages is the link's business, waiting is the shell's.
+for it, or raises and changes nothing. `receive` takes one message from the broker and returns the
+events that follow from it. The link keeps the order of messages; the shell waits.
 
-One numbering serves everything that the client says: operations, publications and requests alike.
-Their order is the order of the client's program, publications included. Numbers may have gaps. The
-numbers begin anew with each session; the broker's answer to the join says which life of the client
-this is, and (client, life, seq) names one of them for good.
+Operations, publications and requests share one numbering, in the order of the client's calls.
+Numbers may have gaps. They begin anew with each session. The broker's answer to the join says which
+life of the client this is, and (client, life, seq) names one of them for good.
 
-What the client holds, and which callbacks a publication is for, is in `padres_tx.client.holdings`,
-by the numbers that the edge broker gives to routing operations. With this the caller's mistakes
-raise at the call. The edge broker checks again and has the last say.
+`padres_tx.client.holdings` knows what the client holds, and which callbacks a publication is for,
+by the numbers that the edge broker gives to routing operations. So the caller's mistakes raise at
+the call. The edge broker checks again, and its decision counts.
 
-Transactions are spoken by engines: `extend` gives an engine its half, and the session hands its
-messages over unread. What a transaction changes for the client comes back by `commit`.
+The messages of transactions belong to engines: `extend` registers the client half of an engine,
+which gets them unread. What a transaction changes for the client is applied by `commit`.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ from padres_tx.client.holdings import CALLS_LIMIT, HoldingChange, Holdings
 from padres_tx.errors import BadName, TooManyRequests
 
 #: Requests that may wait for their answers at once. A broker keeps a task for each, and a program
-#: that has a thousand calls in the air is ahead of the overlay anyway.
+#: with a thousand pending calls is ahead of the overlay anyway.
 PENDING_LIMIT = CALLS_LIMIT
 
-#: What a caller may give where a filter is asked for: a Filter, its mapping, or PADRES text.
+#: A filter as a caller may give it: a Filter, its mapping, or PADRES text.
 FilterLike: TypeAlias = Filter | Mapping[str, Any] | str
 
-#: What a caller may give as a publication's attributes: a mapping, or PADRES text.
+#: A publication's attributes as a caller may give them: a mapping, or PADRES text.
 PointLike: TypeAlias = Mapping[str, Value] | str
 
 
@@ -71,7 +70,7 @@ PointLike: TypeAlias = Mapping[str, Value] | str
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A request is through: done, or refused with an error. `body` answers an inspection."""
+    """A request was carried out, or refused with an error; `body` is what was inspected."""
 
     req: int
     error: OverlayError | None = None
@@ -79,30 +78,30 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """A publication that one of the client's subscriptions wants; `n["class"]` is n.point's."""
+    """A publication that matches a subscription of the client; `n["class"]` reads its point."""
 
     publisher: ClientName
-    #: Its number in its publisher's own order.
+    #: Its number, in the order of its publisher.
     seq: int
     point: dict[str, Value]
     payload: bytes
     #: The transactions that it comes before; `Session.callbacks` needs them.
     hidden: tuple[Version, ...] = ()
-    #: Which life of its publisher it belongs to: a program that connects begins a new one.
+    #: The life of its publisher: each connecting program begins a new one.
     life: int = 0
 
     @property
     def name(self) -> str:
-        """What names this publication for good: its publisher, that one's life, and its number."""
+        """The unique name of this publication: its publisher, the life of that, and its number."""
         return name_text(self.publisher, self.life, self.seq)
 
     def __getitem__(self, attribute: str) -> Value:
         return self.point[attribute]
 
     def json(self) -> Any:
-        """The payload as JSON data.
+        """The payload, decoded from JSON.
 
-        Raises ValueError if it is none.
+        Raises ValueError if it is not JSON.
         """
         try:
             return msgspec.json.decode(self.payload)
@@ -111,9 +110,9 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublicationRefused(msgspec.Struct, frozen=True):
-    """A publication of this client went nowhere; there is no call left that could raise it.
+    """The broker has refused a publication of this client, after the call has returned.
 
-    An engine without a half at brokers says the same of an operation in somebody's transaction.
+    An engine without a half at brokers reports an operation in another client's transaction so.
     """
 
     #: The publication's number; 0 for an operation.
@@ -122,25 +121,25 @@ class PublicationRefused(msgspec.Struct, frozen=True):
 
 
 class SendMessage(msgspec.Struct, frozen=True):
-    """An engine wants this message sent."""
+    """Send this message."""
 
     message: AnyMessage
 
 
 class EngineEvent(msgspec.Struct, frozen=True):
-    """Base of what engines tell the client's transactions; a session passes it on."""
+    """Base of the events of engines; a session passes them on."""
 
 
 Event: TypeAlias = Answered | Notification | PublicationRefused | SendMessage | EngineEvent
 
 
 class EngineReceiver(Protocol):
-    """The client's half of a transaction engine, as far as a session has to know it."""
+    """The client half of a transaction engine, as far as a session needs it."""
 
     def receive(self, body: msgspec.Raw) -> list[Event]:
         """Take one message of the engine's broker half.
 
-        Raises ProtocolError when the broker may not say that.
+        Raises ProtocolError if a broker may not send it.
         """
         ...
 
@@ -149,16 +148,15 @@ class EngineReceiver(Protocol):
 
 
 class Session:
-    """What one client has said, what it waits for, and what it holds.
+    """The state of one client: its numbering, its pending requests, and what it holds.
 
-    Send what a call returns, in the order of the calls. `join` comes first, and its answer before
-    anything else; an operator, who only inspects, does not join.
+    Send what the calls return, in their order. `join` comes first, and its answer before anything
+    else. An operator, which only inspects, does not join.
     """
 
     def __init__(self, name: str) -> None:
         self.name = check_client_name(name)
-        #: Which life the client lives; its broker tells it with the answer to the join. What the
-        #: client says is numbered from 1 in each life.
+        #: The life of the client, from the answer to the join. Numbers begin at 1 in each life.
         self.life = 0
         self._last = 0
         self._join = 0
@@ -167,7 +165,7 @@ class Session:
         self.advertised = Holdings(name, client_hop(name))
         self.subscribed = Holdings(name, client_hop(name))
         self._halves: dict[str, EngineReceiver] = {}
-        #: Makes the half of an engine that speaks first, with somebody else's transaction.
+        #: Opens the client half of an engine whose first message comes from the broker.
         self.open_half: Callable[[str], EngineReceiver | None] = lambda engine: None
 
     @property
@@ -178,7 +176,7 @@ class Session:
     # --- calls ---
 
     def join(self) -> Join:
-        """Ask to be let in; the answer decides whether the name is free."""
+        """Ask to join the overlay; the answer says whether the name is free."""
         self._join = self._request(None)
         return Join(self._join, self.name, edge="")
 
@@ -188,7 +186,8 @@ class Session:
         """(Un-)subscribe or (un-)advertise; `Answered` follows. A subscription may have a callback,
         and may be for events only.
 
-        Raises FilterError; NotHeld for taking back what is not held in any part; TooManyRequests.
+        Raises FilterError; NotHeld for taking back something of which no part is held;
+        TooManyRequests.
         """
         box = as_filter(filter)
         holdings = self._holdings(kind)
@@ -199,10 +198,10 @@ class Session:
         return Operation(req, kind, self.name, req, box, events=events)
 
     def publish(self, point: PointLike, payload: bytes = b"") -> Pub:
-        """Publish; only a refusal is answered (`PublicationRefused`).
+        """Publish; the broker answers only if it refuses (`PublicationRefused`).
 
-        Raises FilterError; NotAdvertised for a point outside what the client advertised; TypeError
-        for a payload that is no bytes.
+        Raises FilterError; NotAdvertised for a point that the client has not advertised; TypeError
+        for a payload that is not bytes.
         """
         at = as_point(point)
         if not self.advertises(at):
@@ -215,33 +214,33 @@ class Session:
         return Inspect(self._request(None), what, argument)
 
     def unsent(self, message: Operation | Join | Inspect, error: OverlayError) -> None:
-        """Take a call back whose message could not be sent at all."""
+        """Undo a call whose message could not be sent."""
         self._answer(message.req, error)
 
     def extend(self, engine: str, half: EngineReceiver) -> None:
-        """Hand over what this engine's broker half sends from now on."""
-        assert engine not in self._halves, f"{engine} has its half already"
+        """Give the messages of this engine's broker half to its client half from now on."""
+        assert engine not in self._halves, f"{engine} has a client half already"
         self._halves[engine] = half
 
     # --- for engines ---
 
     def number(self) -> int:
-        """The next number of the client's own order, for something that an engine says."""
+        """The next number of the client, for a message of an engine."""
         self._last += 1
         return self._last
 
     def listen(
         self, tx: Version, call: int, filter: Filter, callback: Any, *, events: bool = False
     ) -> None:
-        """The client has subscribed in a transaction, with a callback."""
+        """Add a subscription with a callback, made in a transaction."""
         self.subscribed.listen(tx, call, filter, callback, events=events)
 
     def withdraw(self, tx: Version, call: int) -> None:
-        """An operation in a transaction was not sent after all."""
+        """Remove an operation in a transaction that could not be sent."""
         self.subscribed.withdraw(tx, call)
 
     def commit(self, tx: Version, changes: Iterable[HoldingChange], *, drains: bool) -> None:
-        """A transaction has changed what the client holds; `drained` follows if it drains.
+        """Apply what a committed transaction has changed; `drained` follows if it drains.
 
         Raises ProtocolError for numbers that an edge broker cannot have given.
         """
@@ -252,12 +251,14 @@ class Session:
             mine = [change for change in changes if change.kind in kinds]
             numbers = {change.number for change in mine}
             if len(numbers) < len(mine) or not all(map(holdings.is_free, numbers)):
-                raise ProtocolError(f"{name_text(*tx)} ends with a wrong number of an operation")
-            # Who may publish where does not depend on what comes to the client.
+                raise ProtocolError(
+                    f"invalid number of an operation in the end of {name_text(*tx)}"
+                )
+            # What may be published does not depend on what still comes to the client.
             holdings.commit(tx, mine, drains=drains and holdings is self.subscribed)
 
     def abort(self, tx: Version) -> None:
-        """A transaction has changed nothing."""
+        """A transaction was aborted: it has changed nothing."""
         self.subscribed.abort(tx)
 
     def drained(self, tx: Version) -> None:
@@ -265,7 +266,7 @@ class Session:
         self.subscribed.drained(tx)
 
     def callbacks(self, notification: Notification) -> list[Any]:
-        """The callbacks that a publication is for, each once, at the moment of its arrival."""
+        """The callbacks for a publication that has just arrived, each once."""
         return self.subscribed.callbacks(notification.point, notification.hidden)
 
     def advertises(
@@ -273,12 +274,12 @@ class Session:
     ) -> bool:
         """Whether the client may publish there, as far as it knows.
 
-        `after` are operations, each yes or no, that come after all that the client knows of.
+        `after` are operations (True adds, False removes) that follow all that the client knows of.
         """
         return self.advertised.contains(point, after)
 
     def holds(self, kind: Kind, filter: Filter, after: Sequence[tuple[bool, Filter]] = ()) -> bool:
-        """Whether there is something to take back, as far as the client knows; `after` as above."""
+        """Whether the client holds a part of the filter, as far as it knows; `after` as above."""
         return self._holdings(kind).reaches(filter, after)
 
     def not_advertised(self, point: Mapping[str, Value]) -> NotAdvertised:
@@ -296,7 +297,7 @@ class Session:
     def receive(self, message: AnyMessage) -> list[Event]:
         """Take one message from the broker.
 
-        Raises ProtocolError when a broker may not say that to a client.
+        Raises ProtocolError if a broker may not send it to a client.
         """
         match message:
             case Pub():
@@ -316,9 +317,11 @@ class Session:
             case EngineMessage():
                 half = self._halves.get(message.engine) or self.open_half(message.engine)
                 if half is None:
-                    raise ProtocolError(f"{self.name} uses no engine {message.engine!r}")
+                    raise ProtocolError(
+                        f"message for {message.engine!r}, an engine that {self.name} has not"
+                    )
                 return half.receive(message.body)
-        raise ProtocolError(f"a client takes no {type(message).__name__}")
+        raise ProtocolError(f"unexpected {type(message).__name__} from the broker")
 
     # --- requests and what is held ---
 
@@ -331,44 +334,44 @@ class Session:
     def _check_room(self) -> None:
         if len(self._pending) >= PENDING_LIMIT:
             raise TooManyRequests(
-                f"{self.name} waits for {PENDING_LIMIT} answers already; await some first"
+                f"{self.name} has {PENDING_LIMIT} pending requests; await some first"
             )
 
     def _answer(
         self, req: int, error: OverlayError | None, body: Any = None, *, number: int = 0
     ) -> Answered:
         if req not in self._pending:
-            raise ProtocolError(f"an answer to request {req}, which {self.name} did not make")
+            raise ProtocolError(f"answer to request {req}, which {self.name} did not make")
         holdings = self._pending[req]
         if holdings is not None and error is not None:
             holdings.refuse(req)
         elif holdings is not None:
             if not holdings.is_free(number):
-                raise ProtocolError(f"an answer to request {req} with number {number}")
+                raise ProtocolError(f"answer to request {req} with the invalid number {number}")
             holdings.settle(req, number)
         del self._pending[req]
         return Answered(req, error, body)
 
 
 def _fault(body: Any) -> OverlayError | None:
-    """What a broker says instead of a report."""
+    """The error that a broker sends instead of a report."""
     if isinstance(body, dict) and body.keys() == {"error"}:
         return OperationError(str(body["error"]))
     return None
 
 
 def check_client_name(name: str) -> ClientName:
-    """The name, if a client may have it.
+    """Check a name for a client.
 
     Raises BadName.
     """
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        raise BadName(f"{name!r} is no name for a client: {NAME_PATTERN.pattern}")
+        raise BadName(f"invalid client name {name!r}: expected {NAME_PATTERN.pattern}")
     return ClientName(name)
 
 
 def as_filter(what: FilterLike) -> Filter:
-    """The filter that a Filter, a mapping or a PADRES text means.
+    """The filter from a Filter, a mapping or PADRES text.
 
     Raises FilterError.
     """
@@ -378,11 +381,11 @@ def as_filter(what: FilterLike) -> Filter:
         return parse_filter(what)
     if isinstance(what, Mapping):
         return Filter(what)
-    raise FilterError(None, f"{type(what).__name__} is no filter: a Filter, a mapping or text is")
+    raise FilterError(None, f"expected a Filter, mapping or text, got {type(what).__name__}")
 
 
 def as_point(what: PointLike) -> dict[str, Value]:
-    """The attributes that a mapping or a PADRES text means, checked, as a new dict.
+    """The attributes from a mapping or PADRES text, checked, as a new dict.
 
     Raises FilterError.
     """
@@ -390,14 +393,14 @@ def as_point(what: PointLike) -> dict[str, Value]:
 
 
 def as_bytes(payload: object) -> bytes:
-    """A payload as it travels.
+    """The payload as bytes.
 
-    Raises TypeError for what is no bytes: a broker would take that for a broken client.
+    Raises TypeError for anything else: a broker would take that for a broken client.
     """
     if isinstance(payload, bytes):
         return payload
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise TypeError(
-        f"a payload is bytes, not {type(payload).__name__}: encode it, or publish it as json"
+        f"expected bytes as payload, got {type(payload).__name__}: encode it, or use json="
     )

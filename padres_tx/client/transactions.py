@@ -1,25 +1,25 @@
 """A client's transactions, as a state machine: calls and messages in, events out.
 
 It stands beside `padres_tx.client.session`, as pure as that: no I/O, clock or event loop, so that
-the same object runs under asyncio, behind the blocking client and in the simulator. A call answers
-with the events that follow from it, to be carried out in order, or raises and changes nothing.
+the same object runs under asyncio, behind the blocking client and in the simulator. A call returns
+the events that follow from it, to be carried out in order, or raises and changes nothing.
 
     open ──commit──▶ committing ──┐
-      └─────abort──▶ aborting ────┴──▶ ended      and from anywhere to ended, when others abort it
+      └─────abort──▶ aborting ────┴──▶ ended      and from any state to ended, when others abort it
 
-Who began a transaction coordinates it and acts in frame 0 until it asks for the commit. Others
-take part: a tcm opens a frame, in which the client acts until it finishes that
-(`padres_tx.client_messages`). The caller's mistakes raise at the call. What others have aborted
-raises TransactionAborted at the next operation, once; acting in what one has ended oneself raises
-TransactionFinished.
+The client that began a transaction coordinates it, and acts in frame 0 until it asks for the
+commit. Others take part: a tcm opens a frame, in which the client acts until it finishes the frame
+(`padres_tx.client_messages`). The caller's mistakes raise at the call. If others have aborted the
+transaction, the next operation raises TransactionAborted, once. An operation after the client's own
+commit or abort raises TransactionFinished.
 
-How a transaction travels is its engine's business (`padres_tx.client.engine_halves`); here is what
-all have in common.
+The engine decides which messages a transaction needs (`padres_tx.client.engine_halves`); this
+module has what all engines share.
 
-Operations are described by `padres_tx.static.Op` whatever the engine. What a commit has changed for
-this client goes into the session, so that it knows what it holds, under the numbers of its edge
-broker. Callbacks count from the call on, as for plain subscriptions; an abort takes them back, and
-an un-subscription silences them only for what comes after it (`padres_tx.client.holdings`).
+An operation is a `padres_tx.client.operations.Op`, whatever the engine. A commit's changes for this
+client go into the session, under the numbers of its edge broker, so that it knows what it holds.
+Callbacks count from the call on, as for plain subscriptions. An abort removes them, and an
+un-subscription silences them only for what comes after it (`padres_tx.client.holdings`).
 """
 
 from __future__ import annotations
@@ -54,42 +54,42 @@ from padres_tx.looks import Looks, Table
 if TYPE_CHECKING:
     from padres_tx.client.engine_halves import ClientHalf
 
-#: The time a transaction has, unless it says otherwise. What it touches may hold up others until
-#: it is decided; one that needs longer than a call may take is stuck.
+#: The default deadline of a transaction. Others may have to wait for its decision; a transaction
+#: that needs longer than a call may take is stuck.
 DEADLINE_S = 30.0
 
-#: Transactions that a client may coordinate at once, and operations that may be under way in one
-#: of them: a program that has more in the air is ahead of its overlay anyway.
+#: Transactions that a client may coordinate at once, and operations that may be pending in one of
+#: them: a program that has more pending is ahead of its overlay anyway.
 OPEN_LIMIT = TX_PER_CLIENT_LIMIT
 OPERATIONS_LIMIT = 1024
 
-#: Bytes of payloads that may be under way in all of them: what any process can hold.
+#: Bytes of payloads that may be pending in all of them: a size that any process can hold.
 BYTES_LIMIT = 32 << 20
 
-#: Tcms that may wait for this client's handlers. A transaction that comes on top is told so and
-#: aborts: that is better than to hold up all that wait.
+#: Tcms that may wait for this client's handlers. A transaction with another one is aborted, which
+#: is better than to delay all that wait.
 FRAMES_LIMIT = 1024
 
-#: Ended transactions that are remembered, so that a late call hears what has become of them.
+#: Ended transactions that are remembered, so that a late call learns their outcome.
 ENDED_LIMIT = 1024
 
-#: Characters of a reason that travel: it is read by people, in one line.
+#: Characters of a reason that are sent: people read it in one line.
 REASON_LIMIT = 500
 
 #: Why a client without a handler for a tcm aborts its transaction.
 NO_HANDLER = "no handler for this tcm"
 
 #: A plain publication with this attribute is a tcm of an engine without a half at brokers; its
-#: value names the engine and the transaction. Filters that do not name it are not disturbed.
+#: value names the engine and the transaction. Filters that do not name it match as before.
 TCM_MARK = "$tcm"
 
 Status: TypeAlias = Literal["committed", "aborted"]
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How a transaction has ended; `code` and `reason` say why it was aborted.
+    """The outcome of a transaction; `code` and `reason` say why it was aborted.
 
-    A code of "conflict" is worth another attempt; its reason names what it conflicted with.
+    After a "conflict" another attempt may succeed; its reason names the conflicting transaction.
     """
 
     tx: str
@@ -111,7 +111,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class SendForOperation(EngineEvent, frozen=True):
-    """Send this for an operation, or tell `unsent` that it cannot be sent."""
+    """Send this message of an operation; call `unsent` if it cannot be sent."""
 
     tx: ClientTransaction
     number: int
@@ -119,7 +119,7 @@ class SendForOperation(EngineEvent, frozen=True):
 
 
 class OperationDone(EngineEvent, frozen=True):
-    """An operation is done everywhere, or has failed by itself."""
+    """An operation is done everywhere, or has failed alone."""
 
     tx: ClientTransaction
     number: int
@@ -127,7 +127,7 @@ class OperationDone(EngineEvent, frozen=True):
 
 
 class TcmReceived(EngineEvent, frozen=True):
-    """A tcm has come: act in this frame, and finish it."""
+    """A tcm has arrived: act in this frame, and finish it."""
 
     tx: ClientTransaction
     frame: int
@@ -135,21 +135,21 @@ class TcmReceived(EngineEvent, frozen=True):
 
 
 class SetTransactionTimer(EngineEvent, frozen=True):
-    """Call `wake` for the transaction after so long."""
+    """Call `wake` for the transaction after this time."""
 
     tx: ClientTransaction
     delay_s: float
 
 
 class TransactionEnded(EngineEvent, frozen=True):
-    """A transaction has ended, one that this client coordinates or has to do with."""
+    """A transaction has ended that this client coordinates or takes part in."""
 
     tx: ClientTransaction
     result: Result
 
 
 class CommitApplied(EngineEvent, frozen=True):
-    """Every broker has carried the commit out."""
+    """Every broker has applied the commit."""
 
     tx: str
 
@@ -158,7 +158,7 @@ class Doubt(EngineEvent, frozen=True):
     """A transaction's deadline has passed, and the client's broker cannot end it by itself.
 
     It waits for the broker `awaited`, which decides; `reason` names brokers that cannot be reached.
-    The client is told the outcome when it is known.
+    The client gets the outcome when it is known.
     """
 
     tx: str
@@ -167,7 +167,7 @@ class Doubt(EngineEvent, frozen=True):
 
 
 class DrainedTx(str):
-    """The name of a transaction that is drained, and what this client has changed by it."""
+    """The name of a transaction that is drained, with what this client has changed in it."""
 
     #: The filters that the client has un-subscribed from or un-advertised, in order.
     gave: tuple[Filter, ...]
@@ -192,7 +192,7 @@ class CommitDrained(EngineEvent, frozen=True):
 
 
 class SentOperation(NamedTuple):
-    """A routing operation that this client has said in a transaction."""
+    """A routing operation that this client has sent in a transaction."""
 
     number: int
     kind: Kind
@@ -214,14 +214,14 @@ class ClientTransaction:
         self.age = 0
         #: The frames that this client acts in. A dict, for its order.
         self.frames: dict[int, None] = {0: None} if coordinator else {}
-        #: This client's operations that are not done yet, with the sizes of their payloads.
-        self.under_way: dict[int, int] = {}
+        #: This client's pending operations, with the sizes of their payloads.
+        self.pending: dict[int, int] = {}
         self.sent: list[SentOperation] = []
         self.looks = Looks(id)
         self.result: Result | None = None
         #: Whether no publication from before its commit will come any more.
         self.drained = False
-        #: Whether the caller has asked for the end, and so learns how it came.
+        #: Whether the caller has asked for the end, and so learns the outcome.
         self.end_requested = False
 
     @property
@@ -233,11 +233,11 @@ class ClientTransaction:
 
 
 class Terms(NamedTuple):
-    """On what terms a transaction is begun."""
+    """The terms of a transaction."""
 
     deadline_s: float
     age: int
-    #: What only this engine takes.
+    #: Options of this engine.
     options: Mapping[str, Any]
 
 
@@ -256,7 +256,7 @@ class Transactions:
         self._undrained: dict[str, DrainedTx] = {}
         self._coordinated = 0
         self._called = 0
-        self._bytes_under_way = 0
+        self._bytes_pending = 0
         session.open_half = self._open_half
 
     # --- calls of a coordinator ---
@@ -269,7 +269,7 @@ class Transactions:
         age: int = 0,
         **options: Any,
     ) -> tuple[ClientTransaction, list[Event]]:
-        """Begin a transaction; `age` is for another attempt at one that has lost.
+        """Begin a transaction; `age` is that of an earlier attempt that was aborted by a conflict.
 
         Raises UnknownEngine, BadTransaction, TooManyRequests.
         """
@@ -277,7 +277,7 @@ class Transactions:
         for name in options:
             if name not in half.options:
                 raise BadTransaction(
-                    f"a {engine} transaction has no {name!r}{_there(half.options)}"
+                    f"unknown option {name!r} of a {engine} transaction{_known(half.options)}"
                 )
         check_seconds("deadline_s", deadline_s, DEADLINE_LIMIT_S)
         if self._coordinated >= OPEN_LIMIT:
@@ -312,12 +312,12 @@ class Transactions:
         tx.end_requested = True
         return events
 
-    # --- calls of everybody in it ---
+    # --- calls of coordinators and participants ---
 
     def operate(
         self, tx: ClientTransaction, frame: int, op: Op, callback: Any = None
     ) -> tuple[int, list[Event]]:
-        """Do something in a frame; `OperationDone` follows, except in a static transaction.
+        """Carry out an operation in a frame; `OperationDone` follows, unless it is static.
 
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
         TooManyRequests.
@@ -328,13 +328,13 @@ class Transactions:
                 f"{tx.engine} cannot take `ops` or `after`: these are for static transactions "
                 "(s-tx); here receivers act in their own handlers (on_tcm)"
             )
-        if len(tx.under_way) >= OPERATIONS_LIMIT:
+        if len(tx.pending) >= OPERATIONS_LIMIT:
             raise TooManyRequests(
-                f"{tx.name} waits for {OPERATIONS_LIMIT} operations already; await some first"
+                f"{tx.name} has {OPERATIONS_LIMIT} pending operations; await some first"
             )
-        if self._bytes_under_way + len(op.payload) > BYTES_LIMIT:
+        if self._bytes_pending + len(op.payload) > BYTES_LIMIT:
             raise TooManyRequests(
-                f"{self.session.name} has {self._bytes_under_way} bytes under way in transactions; "
+                f"{self.session.name} has {self._bytes_pending} bytes pending in transactions; "
                 "await some operations first"
             )
         self._check_held(tx, frame, op)
@@ -350,7 +350,7 @@ class Transactions:
         Raises TransactionFinished, TransactionAborted, TooManyRequests.
         """
         self._check_open(tx, frame)
-        found = self.session.holds("sub", filter, self._own_words(tx, frame, "sub"))
+        found = self.session.holds("sub", filter, self._own_changes(tx, frame, "sub"))
         return self._looked(tx, frame, "sub", filter, found=found)
 
     def advertises(self, tx: ClientTransaction, frame: int, point: Mapping[str, Value]) -> bool:
@@ -359,7 +359,7 @@ class Transactions:
         Raises TransactionFinished, TransactionAborted, TooManyRequests.
         """
         self._check_open(tx, frame)
-        found = self.session.advertises(point, self._own_words(tx, frame, "adv"))
+        found = self.session.advertises(point, self._own_changes(tx, frame, "adv"))
         return self._looked(tx, frame, "adv", point, found=found)
 
     def abort(self, tx: ClientTransaction, reason: str = "") -> list[Event]:
@@ -378,7 +378,7 @@ class Transactions:
         return events
 
     def finish(self, tx: ClientTransaction, frame: int, error: str = "") -> list[Event]:
-        """What a tcm has asked for is said; with an error, it cannot be done."""
+        """A handler has returned; with an error, it could not do its part."""
         if frame not in tx.frames:
             return []
         del tx.frames[frame]
@@ -401,21 +401,23 @@ class Transactions:
         if id is None:
             raise no_name(name)
         if id[0] == self.session.name:
-            raise UnknownTransaction(f"{name} is no transaction of ours, or has ended long ago")
-        raise UnknownTransaction(f"{self.session.name} takes no part in {name}, which is {id[0]}'s")
+            raise UnknownTransaction(
+                f"{self.session.name} has not begun {name}, or it has ended long ago"
+            )
+        raise UnknownTransaction(f"{self.session.name} takes no part in {name} of {id[0]}")
 
     def is_forgotten(self, name: str) -> bool:
-        """Whether this is the name of a transaction of ours that this object does not know.
+        """Whether this names an unknown transaction of this client.
 
-        A client of the same name may have begun it before; its outcome can be asked for.
+        An earlier client of the same name may have begun it; its outcome can be asked for.
         """
         id = parse_tx(name) if isinstance(name, str) and name not in self._txs else None
         return id is not None and id[0] == self.session.name
 
-    # --- what the shell has to tell ---
+    # --- calls of the shell ---
 
     def unsent(self, tx: ClientTransaction, number: int, error: OverlayError) -> list[Event]:
-        """The message of an operation (0: of the whole) is too large to be sent."""
+        """The message of an operation (0: of the whole transaction) is too large to be sent."""
         return tx.half.unsent(tx, number, error)
 
     def wake(self, tx: ClientTransaction) -> list[Event]:
@@ -423,27 +425,27 @@ class Transactions:
         return tx.half.wake(tx)
 
     def answered(self, req: int, error: OverlayError | None) -> list[Event]:
-        """A plain request is through; it may be an engine's."""
+        """A plain request was answered; an engine may have made it."""
         return [event for half in self._halves.values() for event in half.answered(req, error)]
 
     def notified(self, notification: Notification) -> list[Event] | None:
-        """What a marked publication means (`TCM_MARK`); None if it is a plain one after all."""
+        """The events of a publication with `TCM_MARK`; None if it is a plain one after all."""
         engine, _, name = str(notification.point[TCM_MARK]).partition(" ")
         half = self._open_half(engine)
         return None if half is None else half.notified(name, notification)
 
-    # --- seats ---
+    # --- client halves ---
 
     def half(self, engine: str) -> ClientHalf:
-        """The half of an engine, taken when it is first asked for.
+        """The client half of an engine, made when it is first needed.
 
         Raises UnknownEngine.
         """
         if not isinstance(engine, str):
-            raise UnknownEngine(f"an engine has a name, as 'd-tx', and is not {engine!r}")
+            raise UnknownEngine(f"invalid engine {engine!r}: expected a name, as 'd-tx'")
         half = self._halves.get(engine)
         if half is None:
-            # Here, since seats are made of what this module has.
+            # Here, because client halves import this module.
             from padres_tx.client.engine_halves import HALVES
 
             named = registry.load(engine).client
@@ -458,7 +460,7 @@ class Transactions:
         except UnknownEngine:
             return None
 
-    # --- for seats ---
+    # --- for client halves ---
 
     def get(self, id: TxID) -> ClientTransaction | None:
         return self._txs.get(tx_text(id))
@@ -470,23 +472,25 @@ class Transactions:
         return tx
 
     def call(self, tx: ClientTransaction, frame: int, notification: Notification) -> list[Event]:
-        """A tcm has come in the transaction."""
+        """A tcm has arrived in the transaction."""
         if tx.state == "aborting":
             return []
         tx.frames[frame] = None
         self._called += 1
         if self._called > FRAMES_LIMIT:
-            return self.finish(tx, frame, f"{FRAMES_LIMIT} tcms wait here already")
+            return self.finish(
+                tx, frame, f"{FRAMES_LIMIT} tcms wait at {self.session.name} already"
+            )
         return [TcmReceived(tx, frame, notification)]
 
     def start(self, tx: ClientTransaction, number: int, op: Op) -> None:
-        """An operation is under way."""
-        tx.under_way[number] = len(op.payload)
-        self._bytes_under_way += len(op.payload)
+        """An operation was sent."""
+        tx.pending[number] = len(op.payload)
+        self._bytes_pending += len(op.payload)
 
     def over(self, tx: ClientTransaction, number: int) -> None:
         """An operation is done, or has failed."""
-        self._bytes_under_way -= tx.under_way.pop(number, 0)
+        self._bytes_pending -= tx.pending.pop(number, 0)
 
     def end(
         self,
@@ -496,14 +500,14 @@ class Transactions:
         reason: str = "",
         changes: Iterable[HoldingChange] = (),
     ) -> list[Event]:
-        """The decision is known here: make the changes of what the client holds count, if any.
+        """The decision is known: apply the changes of what the client holds, if any.
 
         Raises ProtocolError for changes with wrong numbers.
         """
         if tx.state == "ended":
             return []
         tx.state = "ended"
-        for number in list(tx.under_way):
+        for number in list(tx.pending):
             self.over(tx, number)
         tx.result = Result(tx.name, tx.engine, _status(committed), code, reason)
         self._coordinated -= tx.coordinator
@@ -521,14 +525,14 @@ class Transactions:
         self._ended.append(tx)
         if len(self._ended) > ENDED_LIMIT:
             oldest = self._ended.popleft()
-            if self._txs.get(oldest.name) is oldest:  # Not one that has come again since.
+            if self._txs.get(oldest.name) is oldest:  # Not a later one of the same name.
                 del self._txs[oldest.name]
         return [TransactionEnded(tx, tx.result)]
 
     def drained(self, id: TxID, changes: Iterable[tuple[Kind, Filter]] = ()) -> list[Event]:
         """No publication from before a commit will come to this client any more.
 
-        `changes` are what the client has changed by it, if `end` was not told.
+        `changes` are what the client has changed in it, if `end` did not get them.
         """
         self.session.drained(id)
         tx = self.get(id)
@@ -538,7 +542,7 @@ class Transactions:
         return [CommitDrained(self._undrained.pop(name, DrainedTx(name, changes)))]
 
     def listen(self, tx: ClientTransaction, number: int, op: Op, callback: Any) -> None:
-        """A subscription was made in a transaction, with a callback or without."""
+        """Add the callback of a subscription in a transaction, if it has one."""
         if callback is not None:
             assert op.filter is not None
             self.session.listen(tx.id, number, op.filter, callback, events=op.events)
@@ -546,7 +550,7 @@ class Transactions:
     # --- checks ---
 
     def _learns(self, tx: ClientTransaction) -> bool:
-        """Whether all that is left to do is to tell the caller how others have ended it."""
+        """Whether others have ended it and the caller has yet to learn the outcome."""
         learns = tx.state == "ended" and not tx.end_requested
         tx.end_requested = tx.end_requested or learns
         return learns
@@ -554,31 +558,31 @@ class Transactions:
     def _check_open(self, tx: ClientTransaction, frame: int) -> None:
         if frame not in tx.frames:
             raise TransactionFinished(
-                f"{self.session.name} has finished its part in {tx.name}: it acts in it only "
-                "until its handler returns"
+                f"{self.session.name} has finished its part in {tx.name}: a handler acts only "
+                "until it returns"
             )
         if tx.result is not None and not tx.end_requested:
             raise tx.result.error()
-        # A coordinator that its own tcm calls may have asked for the commit before.
+        # A coordinator that receives its own tcm may have asked for the commit before.
         if tx.state != "open" and not (frame and tx.state == "committing"):
             how = tx.result.status if tx.result is not None else tx.state
             raise TransactionFinished(f"{tx.name} is {how} already")
 
     def _check_held(self, tx: ClientTransaction, frame: int, op: Op) -> None:
-        """What the edge broker would refuse anyway, if the client can tell.
+        """Raise what the edge broker would refuse, as far as the client knows.
 
-        What the transaction has said itself counts, generously: the broker has the last say.
+        Operations of the transaction itself count, generously: the broker's decision counts.
         """
         if op.point is not None:
-            said = any(said.kind == "adv" and said.filter.matches(op.point) for said in tx.sent)
-            if not said and not self.session.advertises(op.point):
+            here = any(sent.kind == "adv" and sent.filter.matches(op.point) for sent in tx.sent)
+            if not here and not self.session.advertises(op.point):
                 self._looked(tx, frame, "adv", op.point, found=False)
                 raise self.session.not_advertised(op.point)
         elif op.kind == "usub" or op.kind == "uadv":
             assert op.filter is not None
             yes: Table = "sub" if op.kind == "usub" else "adv"
-            said = any(said.kind == yes and said.filter.overlaps(op.filter) for said in tx.sent)
-            if not said and not self.session.holds(op.kind, op.filter):
+            here = any(sent.kind == yes and sent.filter.overlaps(op.filter) for sent in tx.sent)
+            if not here and not self.session.holds(op.kind, op.filter):
                 self._looked(tx, frame, yes, op.filter, found=False)
                 raise self.session.not_held(op.kind, op.filter)
 
@@ -605,13 +609,13 @@ class Transactions:
         return found
 
     @staticmethod
-    def _own_words(tx: ClientTransaction, frame: int, table: Table) -> list[tuple[bool, Filter]]:
-        """What the transaction has made of the client's words, as a look in this frame finds it."""
+    def _own_changes(tx: ClientTransaction, frame: int, table: Table) -> list[tuple[bool, Filter]]:
+        """The transaction's own changes that a look in this frame finds."""
         return [
-            (said.kind == table, said.filter)
-            for said in tx.sent
-            if said.kind in (table, f"u{table}")
-            and (said.frame == frame or said.number not in tx.under_way)
+            (sent.kind == table, sent.filter)
+            for sent in tx.sent
+            if sent.kind in (table, f"u{table}")
+            and (sent.frame == frame or sent.number not in tx.pending)
         ]
 
 
@@ -624,19 +628,19 @@ def check_seconds(name: str, value: float, limit: float) -> float:
     Raises BadTransaction.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value <= limit:  # Which NaN is not.
+    if not number or not 0 < value <= limit:  # NaN fails this, too.
         raise BadTransaction(
-            f"{name}: seconds above 0, at most {limit:g}, are needed, not {value!r}"
+            f"invalid {name} {value!r}: expected seconds above 0, at most {limit:g}"
         )
     return float(value)
 
 
-def _there(options: tuple[str, ...]) -> str:
-    return f"; it has {', '.join(options)}" if options else ""
+def _known(options: tuple[str, ...]) -> str:
+    return f": expected {', '.join(options)}" if options else ", which has none"
 
 
 def _line(text: str) -> str:
-    """A reason as it travels: short, and encodable whatever an exception has said."""
+    """A reason as it is sent: short, and encodable whatever text an exception has."""
     return str(text)[:REASON_LIMIT].encode(errors="replace").decode()
 
 

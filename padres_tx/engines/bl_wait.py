@@ -167,7 +167,7 @@ class BlWait(ClientHalf):
             return [SendForOperation(tx, number, pub), OperationDone(tx, number)]
         assert op.filter is not None
         operation = self.session.operate(op.kind, op.filter, callback, events=op.events)
-        if number not in tx.under_way:
+        if number not in tx.pending:
             self.transactions.start(tx, number, op)
         self._asked[operation.req] = (tx, number, operation)
         return [SendForOperation(tx, number, operation)]
@@ -198,11 +198,11 @@ class BlWait(ClientHalf):
     def _over(self, tx: WaitTx) -> list[Event]:
         """End it here when nothing is outstanding, and nothing more will come."""
         over = tx.state == "committing" if tx.coordinator else not tx.frames
-        if not over or tx.queue or tx.under_way or tx.state == "ended":
+        if not over or tx.queue or tx.pending or tx.state == "ended":
             return []
         if tx.failure is None:
             ended = self.transactions.end(tx, True, reason=UNSURE)
-            changes = [(said.kind, said.filter) for said in tx.sent]
+            changes = [(sent.kind, sent.filter) for sent in tx.sent]
             return [*ended, CommitApplied(tx.name), *self.transactions.drained(tx.id, changes)]
         # The coordinator learns it from the commit; who only takes part has no call to raise it.
         known = tx.coordinator or tx.failure_known

@@ -24,7 +24,7 @@ from overlay.errors import OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.hosts.inprocess import Attachment, InProcess
 from overlay.messages import AnyMessage, Hop, client_hop
 from overlay.wire.link import OUTBOX_MESSAGES, WINDOW_MESSAGES
-from padres_tx.client.asyncio.channel import CONNECT_TIMEOUT_S, End
+from padres_tx.client.asyncio.channel import CONNECT_TIMEOUT_S, ChannelEnd
 from padres_tx.client.asyncio.client import Client
 from padres_tx.client.asyncio.close_report import OnClose
 from padres_tx.client.asyncio.connecting import Connecting, unique_name
@@ -58,7 +58,7 @@ class LocalChannel:
 
     # --- the client's side (padres_tx.client.asyncio.channel.Channel) ---
 
-    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
+    async def open(self, end: ChannelEnd, timeout_s: float, *, retry: bool) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
         self._attachment = self._overlay.attach(self._broker, self._hop, self)

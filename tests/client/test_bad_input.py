@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[Callable[[Transaction], Any], type[Exception], str]] =
     ),
     "un-subscribing what it does not hold": (lambda tx: tx.usub(ASSIGN), NotHeld, "un-subscribe"),
     "un-advertising what it does not hold": (lambda tx: tx.uadv(ASSIGN), NotHeld, "un-advertise"),
-    "no filter": (lambda tx: tx.sub(None), FilterError, "no filter"),
+    "no filter": (lambda tx: tx.sub(None), FilterError, "expected a Filter"),
     "a filter that is no interval": (
         lambda tx: tx.sub("[class,neq,'x']"),
         FilterError,
@@ -59,7 +59,11 @@ MISTAKES: dict[str, tuple[Callable[[Transaction], Any], type[Exception], str]] =
         "got 3 fields",
     ),
     "a value that is none": (lambda tx: tx.pub({"class": ["p1"]}), FilterError, "got list"),
-    "text as a payload": (lambda tx: tx.pub(X1, "text"), TypeError, "bytes, not str"),
+    "text as a payload": (
+        lambda tx: tx.pub(X1, "text"),
+        TypeError,
+        "expected bytes as payload, got str",
+    ),
     "two payloads": (lambda tx: tx.pub(X1, b"x", json=1), TypeError, "one payload"),
     "no function as a callback": (lambda tx: tx.sub(P1, 5), TypeError, "is a function"),
 }
@@ -94,7 +98,9 @@ async def test_a_mistake_of_the_coordinator(engine: str, mistake: str) -> None:
 @asynchronous
 async def test_a_deadline_that_is_none(engine: str, deadline_s: Any) -> None:
     async with dispatching_clients() as (overlay, e, _, _):
-        with pytest.raises(BadTransaction, match="deadline_s: seconds above 0, at most 3600"):
+        with pytest.raises(
+            BadTransaction, match=r"invalid deadline_s .*: expected seconds above 0, at most 3600"
+        ):
             await e.beginTX(engine, deadline_s=deadline_s)
         assert_at_rest(overlay)
 
@@ -111,7 +117,7 @@ async def test_an_engine_that_is_none(engine: Any) -> None:
 async def test_terms_that_are_none() -> None:
     async with dispatching_clients() as (_, e, d, _):
         for retries in (-1, 1.5, "3", None):
-            with pytest.raises(ValueError, match="retries cannot be"):
+            with pytest.raises(ValueError, match="invalid retries"):
                 e.transaction("d-tx", retries=retries)  # type: ignore[arg-type]
         for name in ("sub", "commit", "id"):
             with pytest.raises(AttributeError, match=f"has not begun: .* use tx.{name}"):
@@ -192,7 +198,7 @@ async def test_a_plan_that_cannot_be_put_in_an_order_is_refused_at_the_call() ->
         stray = static.sub(P1)
         await _refused(e, lambda tx: tx.do(static.sub(X1, after=[stray])), "not in the transaction")
         await _refused(e, lambda tx: tx.tcm(X1), "has no receivers")
-        await _refused(e, lambda tx: tx.tcm(X1, ops={"not a name": []}), "no name")
+        await _refused(e, lambda tx: tx.tcm(X1, ops={"not a name": []}), "invalid client name")
         await _refused(e, lambda tx: tx.tcm(X1, ops={"D": "usub"}), "list of operations")
         assert tables(overlay) == before
         assert_at_rest(overlay)

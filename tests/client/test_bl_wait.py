@@ -120,7 +120,7 @@ def test_an_operation_that_has_become_wrong_fails_and_the_next_one_goes_out() ->
     assert names(events) == ["OperationDone", "SendForOperation", "SetTransactionTimer"]
     assert isinstance(events[0], OperationDone) and events[0].number == wrong
     assert isinstance(events[0].error, NotHeld)
-    assert right in tx.under_way
+    assert right in tx.pending
 
 
 def test_an_abort_takes_nothing_back_but_what_was_not_sent() -> None:
@@ -203,7 +203,9 @@ def test_what_is_no_mark_is_an_attribute(mark: object) -> None:
 def test_bad_waits_are_refused() -> None:
     half = Half()
     for wait_s in (0, -1, float("nan"), 61, "long"):
-        with pytest.raises(BadTransaction, match="wait_s: seconds above 0, at most 60"):
+        with pytest.raises(
+            BadTransaction, match=r"invalid wait_s .*: expected seconds above 0, at most 60"
+        ):
             half.begin("bl-wait", wait_s=wait_s)
 
 

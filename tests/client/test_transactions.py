@@ -117,9 +117,9 @@ def test_operations_go_out_as_they_come_and_are_answered_one_by_one() -> None:
     ]
     second, events = half.transactions.operate(tx, 0, static.sub(X1))
     assert said(events)[0].step == client_messages.Step("E", "sub", X1, seq=second)
-    assert list(tx.under_way) == [first, second]
+    assert list(tx.pending) == [first, second]
     assert half.told(client_messages.Operated(tx.id, 0, first)) == [OperationDone(tx, first)]
-    assert list(tx.under_way) == [second]
+    assert list(tx.pending) == [second]
 
 
 def test_the_commit_is_asked_for_once_and_ends_it() -> None:
@@ -188,8 +188,8 @@ def test_the_age_of_an_attempt_is_kept_for_the_next() -> None:
 def test_unknown_and_foreign_transactions_are_told_apart() -> None:
     half = Half()
     for name, reason in (
-        ("E:0:9", "no transaction of ours, or has ended long ago"),
-        ("F:0:9", "E takes no part in F:0:9, which is F's"),
+        ("E:0:9", "has not begun .*, or it has ended long ago"),
+        ("F:0:9", "E takes no part in F:0:9 of F"),
         ("nonsense", "names no transaction"),
         (":9", "names no transaction"),
         ("E:x", "names no transaction"),
@@ -203,12 +203,12 @@ def test_bad_terms_are_refused_at_the_call() -> None:
     half = Half()
     with pytest.raises(UnknownEngine, match="no transaction engine 'e-tx'"):
         half.begin("e-tx")
-    with pytest.raises(BadTransaction, match="a d-tx transaction has no 'wait_s'"):
+    with pytest.raises(BadTransaction, match="unknown option 'wait_s' of a d-tx transaction"):
         half.begin(wait_s=1)
-    with pytest.raises(BadTransaction, match="no 'speed'; it has wait_s"):
+    with pytest.raises(BadTransaction, match="'speed' of a bl-wait transaction: expected wait_s"):
         half.begin("bl-wait", speed=1)
     for deadline_s in (0, -1, float("nan"), float("inf"), 1e9, "soon", True, None):
-        with pytest.raises(BadTransaction, match="deadline_s: seconds above 0"):
+        with pytest.raises(BadTransaction, match=r"deadline_s .*: expected seconds above 0"):
             half.begin(deadline_s=deadline_s)
     assert half.session.number() == 2, "nothing was begun"
 
@@ -222,7 +222,7 @@ def test_what_the_broker_would_refuse_anyway_raises_at_the_call() -> None:
     for op in (static.usub(X1), static.uadv(X1)):
         with pytest.raises(NotHeld, match="E holds no part of"):
             half.do(tx, op)
-    assert not tx.under_way
+    assert not tx.pending
     # What the transaction itself has said counts.
     for op in (static.adv(P1), static.pub(AT_X1), static.uadv(X1), static.sub(P1), static.usub(X1)):
         half.do(tx, op)
@@ -248,7 +248,7 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     half.begin()
     for _ in range(2):
         half.do(second, static.sub(X1))
-    with pytest.raises(TooManyRequests, match="E:0:3 waits for 2 operations"):
+    with pytest.raises(TooManyRequests, match="E:0:3 has 2 pending operations"):
         half.do(second, static.sub(X1))
 
 
@@ -258,7 +258,7 @@ def test_bytes_under_way_are_limited_over_all_transactions(monkeypatch: pytest.M
     half.plain("adv", P1)
     one, other = half.begin(), half.begin()
     number = half.do(one, static.pub(AT_X1, bytes(60)))
-    with pytest.raises(TooManyRequests, match="E has 60 bytes under way"):
+    with pytest.raises(TooManyRequests, match="E has 60 bytes pending"):
         half.do(other, static.pub(AT_X1, bytes(41)))
     half.told(client_messages.Operated(one.id, 0, number))
     half.do(other, static.pub(AT_X1, bytes(100)))
@@ -333,7 +333,7 @@ def test_a_client_can_be_called_again_while_it_acts() -> None:
     assert called(half, 6) is tx
     half.transactions.finish(tx, 6)
     half.do(tx, static.sub(X1), frame=5)
-    with pytest.raises(ProtocolError, match="opens frame 5"):
+    with pytest.raises(ProtocolError, match="cannot open frame 5"):
         half.told(client_messages.Tcm(("E", 0, 9), 5, "E", 11, AT_X1, b""))
 
 
@@ -354,7 +354,7 @@ def test_more_tcms_than_a_client_keeps_abort_their_transactions(
     first = called(half, 1, ("E", 0, 1))
     second = called(half, 2, ("E", 0, 2))
     (finish,) = said(half.told(client_messages.Tcm(("E", 0, 3), 3, "E", 11, AT_X1, b"")))
-    assert finish == client_messages.Finish(("E", 0, 3), 3, "2 tcms wait here already")
+    assert finish == client_messages.Finish(("E", 0, 3), 3, "2 tcms wait at D already")
     half.transactions.finish(first, 1)
     called(half, 4, ("E", 0, 4))
     half.told(client_messages.Ended(second.id, False, "deadline", "late"))
@@ -472,9 +472,9 @@ def test_a_number_that_no_edge_broker_gives_is_the_brokers_mistake(number: int) 
     half = Half()
     half.plain("sub", P1)  # This one has 1.
     operation = half.session.operate("sub", X1)
-    with pytest.raises(ProtocolError, match=f"with number {number}"):
+    with pytest.raises(ProtocolError, match=f"with the invalid number {number}"):
         half.session.receive(Done(operation.req, number=number))
-    with pytest.raises(ProtocolError, match="ends with a wrong number"):
+    with pytest.raises(ProtocolError, match="invalid number of an operation"):
         half.told(
             client_messages.Ended(
                 ("D", 0, 9), True, words=(client_messages.Effective("usub", P1, number),)
@@ -699,5 +699,5 @@ def test_a_broker_that_may_not_say_that(engine: str, message: client_messages.To
 
 
 def test_an_engine_that_nobody_knows_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="uses no engine 'e-tx'"):
+    with pytest.raises(ProtocolError, match="message for 'e-tx'"):
         Half().session.receive(EngineMessage("e-tx", msgspec.Raw(b"\x01")))

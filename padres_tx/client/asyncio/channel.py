@@ -1,19 +1,19 @@
-"""A reliable, ordered way from a client to its broker and back.
+"""A reliable, ordered channel between a client and its broker.
 
-`Channel` is all that a client knows of how messages travel; `TcpChannel` is the one over the
-network, `padres_tx.testing.inprocess` has another. Messages over TCP are numbered, acknowledged and
-resent by `overlay.wire.link`; here are its sockets and timers, on asyncio. When the connection
-breaks, the channel dials again for a while and goes on where it was; the client does not notice.
-When that fails, or the broker has closed on the client, the channel is lost, once and for good,
+`Channel` is all that a client knows of how messages travel. `TcpChannel` is the one over the
+network; `padres_tx.testing.inprocess` has another. Messages over TCP are numbered, acknowledged and
+resent by `overlay.wire.link`; this module has its sockets and timers, on asyncio. When the
+connection breaks, the channel dials again for a while and continues where it was; the client does
+not notice. When that fails, or the broker has closed the connection, the channel is lost for good,
 with the reason. The first connection is dialled again as well, as long as the client waits for it:
 a broker that is just starting is no error.
 
 Flow control works both ways. Outgoing: `full` says that the window is used up, and the client
 waits. Incoming: the channel hands a message over only while its end is `ready`, and acknowledges
-what it has handed over, so that a client which does not keep up is held back by its broker, and
-in the end cut off.
+what it has handed over. So the broker stops sending to a client that does not keep up, and finally
+disconnects it.
 
-This module knows no sessions and no filters: messages pass unread.
+This module knows no sessions and no filters: it does not read messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
 from overlay.wire.link import ACK_DELAY_S, HEARTBEAT_S, IDLE_S, Link, Opening
 from padres_tx.errors import BadAddress, ConnectionLost, Unreachable
 
-#: Reaching a broker, its hello and its answer to the join: seconds, on any network we are for.
+#: Time for the connection, the hellos and the answer to the join: enough on any usual network.
 CONNECT_TIMEOUT_S = 10.0
 
 #: How long a broken connection is dialled again. Less than the time for which a broker keeps a
@@ -49,34 +49,35 @@ RECONNECT_S = 5.0
 REDIAL_S = 0.05
 REDIAL_LIMIT_S = 0.5
 
-#: How long one attempt waits for the connection and the broker's hello before it is made anew: what
-#: accepts connections for a broker that is not there (a proxy, a backlog) may have lost this one.
+#: How long one attempt waits for the connection and the broker's hello before the next: a proxy or
+#: a backlog that accepted the connection for an absent broker may have lost it.
 DIAL_TIMEOUT_S = 3.0
 
-#: The codes of refusals that another attempt at the first connection may not meet: the broker is
-#: being restarted, the name's client lost its connection a moment ago, or too many connect at once.
-#: All others are final.
+#: The codes of refusals after which another attempt at the first connection may succeed: the broker
+#: is being restarted, the client that has the name lost its connection a moment ago, or too many
+#: clients connect at once. All others are final.
 PASSING = frozenset({ConnectionLost.code, NameAway.code, Overloaded.code})
 
-#: The same for a connection that has broken: those who lost theirs together all come back. Any
-#: other refusal means that the session is gone.
+#: The same for a connection that has broken: clients that lost theirs together all come back
+#: together. Any other refusal means that the session is gone.
 CROWDED = frozenset({Overloaded.code, BrokerFull.code})
 
-#: How long `close` waits for the broker to take in what was sent, and to answer the goodbye, which
-#: it does when all brokers have forgotten the client.
+#: How long `close` waits for the broker to acknowledge what was sent, and to answer the goodbye,
+#: which it does when all brokers have forgotten the client.
 CLOSE_TIMEOUT_S = 5.0
 
-#: How often a quiet connection is looked after: well within the heartbeat of a link.
+#: How often an idle connection is checked: well within the heartbeat of a link.
 TICK_S = 1.0
 
-#: So much is gathered before it is written; more waits in the channel only if the window is full.
-#: Large enough to make a system call cheap, small enough to leave within the same millisecond.
+#: Messages and bytes that are gathered before they are written; more waits in the channel only if
+#: the window is full. Large enough to make a system call cheap, small enough to leave within a
+#: millisecond.
 BATCH_MESSAGES = 256
 BATCH_BYTES = 64 * 1024
 
 
-class End(Protocol):
-    """What a channel needs of the client at its end. All calls come from the client's loop."""
+class ChannelEnd(Protocol):
+    """What a channel needs of the client. All calls come from the client's loop."""
 
     @property
     def ready(self) -> bool:
@@ -84,7 +85,7 @@ class End(Protocol):
         ...
 
     def receive(self, message: AnyMessage) -> None:
-        """Take the next message. Raises ProtocolError if the broker may not say that."""
+        """Take the next message. Raises ProtocolError if a broker may not send it."""
         ...
 
     def writable(self) -> None:
@@ -92,22 +93,22 @@ class End(Protocol):
         ...
 
     def lost(self, error: OverlayError) -> None:
-        """The channel has ended, and this is why. What has arrived can still be pulled."""
+        """The channel has ended for this reason. What has arrived can still be pulled."""
         ...
 
 
 class Channel(Protocol):
-    """A reliable, ordered way to one broker."""
+    """A reliable, ordered channel to one broker."""
 
-    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
-        """Reach the broker within that time, with `retry` by several attempts.
+    async def open(self, end: ChannelEnd, timeout_s: float, *, retry: bool) -> None:
+        """Connect to the broker within that time, with `retry` by several attempts.
 
         Raises Unreachable, or the broker's refusal.
         """
         ...
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message. Raises FrameTooLarge, and has then not queued it."""
+        """Queue a message. Raises FrameTooLarge, and then queues nothing."""
         ...
 
     @property
@@ -121,23 +122,23 @@ class Channel(Protocol):
         ...
 
     def pull(self) -> None:
-        """Hand over what waits, while the end is ready."""
+        """Hand over waiting messages, while the end is ready."""
         ...
 
     async def close(self) -> None:
-        """Leave, when the broker has all that was sent.
+        """Leave when the broker has everything that was sent.
 
-        Raises ConnectionLost if that could not be made sure.
+        Raises ConnectionLost if messages may have been lost.
         """
         ...
 
     def abort(self, error: OverlayError) -> None:
-        """Leave at once, telling the broker why."""
+        """Leave at once, and send the broker the reason."""
         ...
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -155,11 +156,13 @@ def parse_address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise BadAddress(f"{text!r}: an IPv6 address stands in brackets, as in '[::1]:7001'")
+        raise BadAddress(
+            f"invalid address {text!r}: an IPv6 address needs brackets, as in '[::1]:7001'"
+        )
     if not host or not colon:
-        raise BadAddress(f"{text!r} is no address of the form 'host:port'")
+        raise BadAddress(f"invalid address {text!r}: expected 'host:port'")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise BadAddress(f"{text!r}: {port!r} is no port, a number from 1 to 65535 is")
+        raise BadAddress(f"invalid port {port!r} in {text!r}: expected 1 to 65535")
     return Address(host, int(port))
 
 
@@ -182,24 +185,24 @@ class TcpChannel:
         self._name = name
         self._secret = secret
         self._reconnect_s = reconnect_s
-        # Two clients that are alive at once must never take each other for the same one.
+        # Random: a broker must never take two clients for the same one.
         self._link = Link(secrets.token_hex(8), heartbeat_s=heartbeat_s, idle_s=idle_s)
         self._connection: _Connection | None = None
         self._redialling: asyncio.Task[None] | None = None
         self._error: OverlayError | None = None
-        #: The broker has said what it may not; what it said after that is not listened to.
+        #: The broker has sent what it may not; what it sent after that is ignored.
         self._broken = False
         self._leaving = False
         self._write_soon: asyncio.Handle | None = None
         self._ack_later: asyncio.TimerHandle | None = None
         self._tick_later: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0
-        #: Pulsed (set and cleared) whenever something was acknowledged, or the channel ended.
+        #: Set and cleared whenever something was acknowledged, or the channel ended.
         self._progress = asyncio.Event()
 
     # --- the client's side ---
 
-    async def open(self, end: End, timeout_s: float, *, retry: bool) -> None:
+    async def open(self, end: ChannelEnd, timeout_s: float, *, retry: bool) -> None:
         self._end = end
         self._loop = asyncio.get_running_loop()
         last = _LastFailure(TimeoutError("no hello"))
@@ -217,9 +220,9 @@ class TcpChannel:
             self._tick()
 
     def _not_reached(self, last: Exception | None, tried_s: float) -> OverlayError:
-        """What to raise after attempts of which the last has failed like this."""
+        """The error to raise after attempts of which the last has failed like this."""
         if isinstance(last, OverlayError) and not isinstance(last, OSError):
-            # There is a broker, and it has said more than that.
+            # There is a broker, and its refusal says more.
             return from_code(last.code, f"{last}; tried for {tried_s:g} s")
         why = f": {_reason(last)}" if last is not None else ""
         return Unreachable(f"no broker at {self._address} within {tried_s:g} s{why}")
@@ -260,8 +263,8 @@ class TcpChannel:
     async def close(self) -> None:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                # First everything has to be acknowledged, over a new connection if need be. After
-                # the goodbye there is no coming back.
+                # First everything has to be acknowledged, over a new connection if necessary. After
+                # the goodbye the session is gone.
                 while self._link.pending and self._error is None:
                     await self._progress.wait()
                 self._leaving = True
@@ -273,13 +276,13 @@ class TcpChannel:
         except TimeoutError:
             pass
         finally:
-            # Also when the caller is cancelled, who then does not wait.
+            # Also when the caller is cancelled, and so does not wait.
             connection = self._detach()
             if connection is not None:
                 connection.close()
         if unsure := self._link.pending:
             why = self._error or ConnectionLost(
-                f"the broker at {self._address} was slower than {CLOSE_TIMEOUT_S:g} s"
+                f"the broker at {self._address} did not answer within {CLOSE_TIMEOUT_S:g} s"
             )
             raise from_code(why.code, f"{why}; {unsure} messages may be lost")
 
@@ -304,9 +307,9 @@ class TcpChannel:
         self._write(idle=True)
 
     def _tick(self) -> None:
-        """Show that this end is alive, and see whether the other is."""
+        """Send a sign of life, and check for the broker's."""
         now = self._loop.time()
-        # If the loop itself stood still, what has arrived meanwhile has not been read yet.
+        # If the loop was blocked, what has arrived meanwhile has not been read yet.
         on_time = now - self._ticked_at < 2 * TICK_S
         self._ticked_at = now
         if self._connection is not None:
@@ -333,7 +336,7 @@ class TcpChannel:
         except TimeoutError:
             connection.abort()
             if not limit.expired():
-                raise  # The system's own.
+                raise  # Raised by the system, not by the time limit.
             raise TimeoutError(f"no hello within {timeout_s:g} s") from None
         except BaseException:
             connection.abort()
@@ -342,8 +345,8 @@ class TcpChannel:
     async def _keep_dialling(self, last: _LastFailure, passing: frozenset[str]) -> Opening:
         """Dial until the broker lets the client in; the caller sets the time limit.
 
-        `last` is told why each attempt failed. Raises the broker's refusal, unless its code is
-        one that may pass.
+        `last` gets the error of each attempt that failed. Raises the broker's refusal, unless its
+        code is one that may pass.
         """
         pause_s = REDIAL_S
         while True:
@@ -355,7 +358,7 @@ class TcpChannel:
                 last.error = error
             except OSError as error:
                 last.error = error
-            # At random, or those who were refused together would come back together.
+            # Random, or clients that were refused together would come back together.
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, REDIAL_LIMIT_S)
 
@@ -363,7 +366,7 @@ class TcpChannel:
         """The broker's hello has come."""
         if hello.version != PROTOCOL_VERSION:
             raise ProtocolError(
-                f"the broker speaks version {hello.version}, this client {PROTOCOL_VERSION}"
+                f"the broker has protocol version {hello.version}, this client {PROTOCOL_VERSION}"
             )
         opening = self._link.open(hello, self._loop.time())
         self._connection = connection
@@ -372,7 +375,7 @@ class TcpChannel:
     def received(self, connection: _Connection, frames: list[bytes]) -> None:
         """Frames have come, after the hello."""
         if connection is not self._connection:
-            return  # We have said goodbye, and only wait for the broker to hang up.
+            return  # After the goodbye: only the end of the connection matters.
         link = self._link
         link.heard(self._loop.time())
         before = link.pending
@@ -427,7 +430,7 @@ class TcpChannel:
     # --- endings ---
 
     def _detach(self) -> _Connection | None:
-        """Stop all activity; answers the connection, which is still to be closed."""
+        """Stop all activity; returns the connection, which the caller has to close."""
         connection, self._connection = self._connection, None
         self._link.cut()
         for handle in (self._write_soon, self._ack_later, self._tick_later):
@@ -438,7 +441,7 @@ class TcpChannel:
         return connection
 
     def _fail(self, error: OverlayError) -> None:
-        """The channel is lost for good; the first reason counts."""
+        """End the channel for good; the first reason counts."""
         if self._error is None:
             self._error = error
             connection = self._detach()
@@ -464,7 +467,7 @@ class _Connection(asyncio.Protocol):
         self.opening: asyncio.Future[Opening] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # What it is a subclass of is the event loop's business: uvloop's is none of asyncio's.
+        # Its class depends on the event loop: uvloop's is no subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -489,33 +492,33 @@ class _Connection(asyncio.Protocol):
             self.opening.set_exception(
                 reason
                 if isinstance(reason, OSError)
-                else ConnectionResetError("it hung up without a hello")
+                else ConnectionResetError("connection closed before the hello")
             )
         self._channel.disconnected(self, reason)
 
     def write(self, data: bytes) -> None:
-        """Send this; nothing happens if the connection is gone."""
+        """Send this; does nothing if the connection is gone."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the connection after what has been written."""
+        """Close the connection after what has been written."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once; nobody waits for its hello any more."""
+        """Close the connection at once, and stop waiting for its hello."""
         self.opening.cancel()
         if self._transport is not None:
             self._transport.abort()
 
     def _greet(self, frame: bytes) -> None:
-        """Take the broker's first frame. Raises the error that it, or we, refuse with."""
+        """Take the broker's first frame. Raises the error with which it or this client refuses."""
         first = decode(frame[PREFIX_SIZE:])
         if isinstance(first, Goodbye):
             raise _meaning(first)
         if not isinstance(first, Hello):
-            raise ProtocolError(f"the broker begins with {type(first).__name__}, not with a hello")
+            raise ProtocolError(f"expected a hello from the broker, got {type(first).__name__}")
         self.opening.set_result(self._channel.connected(self, first))
 
     def _give_up(self, error: OverlayError) -> None:
@@ -528,22 +531,22 @@ class _Connection(asyncio.Protocol):
 
 
 class _LastFailure:
-    """Why the last of several attempts has failed."""
+    """The error of the last of several attempts."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
 
 def _meaning(goodbye: Goodbye) -> OverlayError:
-    """The error that a broker's goodbye stands for."""
+    """The error that a broker's goodbye means."""
     if goodbye.code:
         return from_code(goodbye.code, goodbye.reason)
-    return ConnectionLost(goodbye.reason or "the broker has said goodbye")
+    return ConnectionLost(goodbye.reason or "the broker closed the connection")
 
 
 def _reason(error: Exception) -> str:
-    """Why a connection failed, in the system's words, without the address."""
+    """Why a connection failed, as the system describes it, without the address."""
     if isinstance(error, OSError) and error.errno:
-        # Of a failed name look-up the number is negative, and the text its own.
+        # A failed name look-up has a negative number and a text of its own.
         return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
     return str(error) or type(error).__name__

@@ -1,8 +1,8 @@
-"""Errors of a client that no call can raise: they are logged, and go to `on_error`.
+"""Errors of a client that no call can raise: they are logged, and passed to `on_error`.
 
-Two kinds: what the program's callbacks and handlers raise, and publications that the broker has
-refused after the call. All are logged at once, with the traceback if there is one. A refused
-publication that no `on_error` has taken is kept for `close`.
+There are two kinds: exceptions of the program's callbacks and handlers, and publications that the
+broker has refused after the call. All are logged at once, with the traceback if there is one. A
+refused publication is kept for `close` if there is no `on_error`.
 
 For asyncio clients, and so for blocking ones; this module knows neither sessions nor channels.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger("padres_tx")
 
 
 class ErrorReports:
-    """Where the errors of one client go."""
+    """The errors of one client."""
 
     def __init__(self, client: str, on_error: OnError | None) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class ErrorReports:
         #: The first publication that was refused, for `close`, and how many more were.
         self._refused: OverlayError | None = None
         self._refused_more = 0
-        #: What an asynchronous `on_error` still does. A loop does not keep tasks alive.
+        #: Tasks of an asynchronous `on_error`. A loop does not keep tasks alive.
         self._reporting: set[asyncio.Future[None]] = set()
 
     def callback_failed(
@@ -47,7 +47,7 @@ class ErrorReports:
         self._report(error)
 
     def handler_failed(self, tx: str, error: Exception) -> None:
-        """A handler has raised, and aborts its transaction; passing an abort on is no error."""
+        """A handler has raised, which aborts its transaction; passing on an abort is no error."""
         if not isinstance(error, TransactionAborted):
             logger.warning(
                 "a handler of client %s failed, which aborts %s", self._client, tx, exc_info=error
@@ -66,7 +66,7 @@ class ErrorReports:
             self._refused_more += 1
 
     def raise_refused(self) -> None:
-        """Raises the first refused publication that no `on_error` has taken, once."""
+        """Raises the first refused publication that was not passed to `on_error`, once."""
         error, self._refused = self._refused, None
         if error is not None:
             if self._refused_more:
@@ -84,19 +84,19 @@ class ErrorReports:
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
         except Exception as worse:
-            # There is nobody left to tell but the loop.
+            # Only the loop is left to report to.
             loop.call_exception_handler(
                 {"message": f"on_error of {self._client} failed", "exception": worse}
             )
 
 
 def callback_name(callback: object) -> str:
-    """What to call a callback in a log."""
+    """The name of a callback in a log."""
     return getattr(callback, "__qualname__", None) or repr(callback)
 
 
 def _short(argument: object) -> str:
-    """What a callback was called with, in a few words."""
+    """The argument of a callback, in a few words."""
     if isinstance(argument, Notification):
         return f"publication {argument.name}"
     if isinstance(argument, Result):

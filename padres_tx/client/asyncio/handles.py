@@ -1,4 +1,4 @@
-"""What an asyncio program holds of a transaction: the handle of who coordinates, and of who acts.
+"""Handles of transactions for asyncio: the coordinator's, and those of the handlers for tcms.
 
     async with client.transaction("d-tx") as tx:        # the coordinator's: a Transaction
         tx.tcm({"class": "p1", "x": "x1"})
@@ -7,11 +7,12 @@
     async def assign(tx, notification):                 # a handler's: a Part
         tx.usub("[class,eq,'p1'],[x,eq,'x1']")
 
-Operations return at once. What they return can be awaited, and is then done everywhere, with all
-that it has led to; it need not be, since the edge broker does one after the other anyway.
+Operations return at once. Awaiting what they return waits until the operation, and all that it has
+triggered, is done everywhere. That is optional: the edge broker carries out a client's operations
+one after the other.
 
-The handles know how the parts of a transaction follow each other, when to commit, abort and try
-again; how anything is sent and waited for is `padres_tx.client.asyncio.transacting`'s.
+The handles decide when to commit, abort and retry. Sending and waiting is left to
+`padres_tx.client.asyncio.transaction_driver`.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from padres_tx.errors import CallTimeout, TransactionAborted, TransactionError, 
 if TYPE_CHECKING:
     from padres_tx.client.asyncio.transaction_driver import TransactionDriver
 
-#: How long a handler waits for an operation at most. Who takes part does not know the deadline, but
-#: no transaction has a later one; the way to where it is decided must be gone for good.
+#: How long a handler waits for an operation at most. It does not know the deadline, but no
+#: transaction has a later one; after that the deciding broker must be unreachable.
 PART_LIMIT_S = DEADLINE_LIMIT_S + CALL_TIMEOUT_S
 
-#: When a commit returns: as soon as it is decided, or when every broker has carried it out.
+#: When a commit returns: as soon as it is decided, or when every broker has applied it.
 Wait: TypeAlias = Literal["decided", "applied"]
 
-#: What is called for a notification: a function, or a coroutine function.
+#: Called with a notification: a function, or a coroutine function.
 Callback: TypeAlias = Callable[[Notification], Awaitable[None] | None]
 
-#: The code of an abort that another attempt may not meet.
+#: The code of an abort after which another attempt may succeed.
 CONFLICT = "conflict"
 
-#: Pauses before another attempt: random up to a limit that doubles with each, so that those who
-#: met do not meet again. Short, since conflicts are over within a round trip or two.
+#: Pauses before another attempt: random, up to a limit that doubles with each, so that conflicting
+#: transactions do not meet again. Short, because conflicts end within a round trip or two.
 BACKOFF_S = 0.01
 BACKOFF_LIMIT_S = 1.0
 
@@ -68,9 +69,9 @@ After: TypeAlias = "Iterable[Op | PendingOperation] | None"
 
 
 class PendingOperation(SharedFuture[None]):
-    """An operation under way: await it, and it is done everywhere.
+    """An operation that is being carried out: await it until it is done everywhere.
 
-    Raises TransactionAborted, ConnectionLost, or why this very operation failed.
+    Raises TransactionAborted, ConnectionLost, or why this operation failed.
     """
 
     __slots__ = ("_part", "op")
@@ -86,9 +87,9 @@ class PendingOperation(SharedFuture[None]):
 
     def _state(self) -> str:
         if not self.done:
-            return "under way"
+            return "pending"
         error = self._future.exception() if not self._future.cancelled() else None
-        # Of a static transaction nothing is done before its end: there is nothing to wait for.
+        # In a static transaction nothing is done before its end: there is nothing to wait for.
         return "done" if error is None else f"{type(error).__name__}: {error}"
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -98,7 +99,7 @@ class PendingOperation(SharedFuture[None]):
 
 
 class TransactionScope:
-    """One who acts in a transaction: its coordinator, or a client that a tcm has called."""
+    """A client acting in a transaction: its coordinator, or a receiver of a tcm."""
 
     def __init__(self, driver: TransactionDriver, tx: ClientTransaction | None, frame: int) -> None:
         self._driver = driver
@@ -107,7 +108,7 @@ class TransactionScope:
 
     @property
     def tx(self) -> ClientTransaction:
-        """What is known of the transaction."""
+        """The transaction's state."""
         if self._tx is None:
             raise TransactionError("the transaction has not begun: enter it with `async with`")
         return self._tx
@@ -128,7 +129,7 @@ class TransactionScope:
 
     @property
     def result(self) -> Result | None:
-        """How it has ended, once that is known."""
+        """The outcome, once it is known."""
         return self.tx.result
 
     @property
@@ -140,13 +141,14 @@ class TransactionScope:
     def drained(self) -> SharedFuture[None]:
         """Await it to know that no publication from before the commit will come any more.
 
-        The callbacks of those that have come are done then. (But in a callback, which would wait
+        The callbacks of those that have come have returned then. (In a callback, which would wait
         for itself, it returns when the last of them has come.)
 
-        Every broker has a say in that: while one is away, this waits. Give it a time limit
-        (`asyncio.timeout`) if you would rather go on without knowing.
+        It needs every broker: while one is away, this waits. Give it a time limit
+        (`asyncio.timeout`) to go on without knowing.
 
-        Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not tell.
+        Raises TransactionAborted, ConnectionLost; TransactionError if the engine does not report
+        it.
         """
         return self._driver.drained(self.tx)
 
@@ -167,9 +169,9 @@ class TransactionScope:
     ) -> PendingOperation:
         """Make others act in the transaction: a publication that calls its receivers' handlers.
 
-        Its receivers are all clients that are subscribed to it, but for those whose last
-        subscription there is for events only. With `to`, a list of names, they are just these
-        clients; if one of them cannot receive it, the transaction is aborted (code "unheard").
+        Its receivers are all clients that are subscribed to it, except those whose last matching
+        subscription is for events only. With `to`, a list of names, only these clients receive it;
+        if one of them cannot, the transaction is aborted (code "unheard").
 
         In a static transaction `ops` says what the receivers do, by client; there are no handlers.
         """
@@ -203,7 +205,7 @@ class TransactionScope:
         events_only: bool = False,
         after: After = None,
     ) -> PendingOperation:
-        """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
+        """Subscribe, with a callback for what matches, as in `Client.subscribe`."""
         op = operations.sub(filter, events_only=events_only, after=_operations(after))
         return self.do(op, callback)
 
@@ -212,7 +214,7 @@ class TransactionScope:
         return self.do(operations.usub(filter, after=_operations(after)))
 
     def do(self, op: Op, callback: Callback | None = None) -> PendingOperation:
-        """Carry out an operation that is there as data (`padres_tx.static`).
+        """Carry out an operation that is given as data (`padres_tx.static`).
 
         Raises TransactionFinished, TransactionAborted, BadTransaction, NotAdvertised, NotHeld,
         TooManyRequests, FrameTooLarge, ConnectionLost.
@@ -224,8 +226,8 @@ class TransactionScope:
     def holds(self, filter: FilterLike) -> bool:
         """Whether this client is subscribed to some part of the filter, in the transaction.
 
-        The transaction has read the answer: if others change it meanwhile, that is a conflict. So
-        this is how to ask, rather than by what the program remembers.
+        The result is a read of the transaction: if others change it meanwhile, that is a conflict.
+        So prefer it to what the program remembers.
 
         Raises FilterError, TransactionFinished, TransactionAborted, TooManyRequests,
         ConnectionLost.
@@ -237,7 +239,7 @@ class TransactionScope:
         return self._driver.advertises(self, as_point(point))
 
     async def abort(self, reason: str = "") -> Result:
-        """Abort the transaction; answers how it has ended, which can be a commit that was faster.
+        """Abort the transaction; returns the outcome, which can be a commit that was faster.
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
@@ -245,21 +247,21 @@ class TransactionScope:
 
 
 class Part(TransactionScope):
-    """A client's part in somebody's transaction: what its handler for a tcm is given."""
+    """A receiver's part in a transaction: the first argument of its handler for a tcm."""
 
     def __init__(self, driver: TransactionDriver, tx: ClientTransaction, frame: int) -> None:
         super().__init__(driver, tx, frame)
-        #: How many operations the handler is waiting for just now.
+        #: How many operations the handler is waiting for.
         self.waiting = 0
 
     def is_open_at(self, driver: TransactionDriver) -> bool:
-        """Whether it is this client's, and its handler has not returned."""
+        """Whether it belongs to this client, and its handler has not returned."""
         return self._driver is driver and self.frame in self.tx.frames
 
     async def wait(self, future: asyncio.Future[None]) -> None:
         """Wait for an operation, and let the same transaction call this client meanwhile.
 
-        Raises CallTimeout if nobody has ended the transaction when it must be over.
+        Raises CallTimeout if the transaction has not ended when it must be over.
         """
         self.waiting += 1
         self._driver.handlers.start_next()
@@ -279,8 +281,8 @@ class Part(TransactionScope):
 class Transaction(TransactionScope):
     """A transaction of this client: enter it with `async with`, act, and leave it to commit.
 
-    Leaving raises TransactionAborted if it could not be committed. A block that raises aborts
-    the transaction, and the error goes on. It can also be ended inside, by `commit` or `abort`.
+    Leaving raises TransactionAborted if it could not be committed. A block that raises aborts the
+    transaction, and its error propagates. It can also be ended inside, by `commit` or `abort`.
     """
 
     def __init__(self, driver: TransactionDriver, retry: TransactionRetry) -> None:
@@ -308,7 +310,7 @@ class Transaction(TransactionScope):
             await self._leave(error)
             return isinstance(error, TransactionAborted) and self._retry.goes_on(self.tx, error)
         if self.tx.end_requested:
-            return False  # It was ended inside, and the block knows how.
+            return False  # It was ended inside, and the block has the outcome.
         result = await self.commit()
         if result.committed:
             return False
@@ -318,7 +320,7 @@ class Transaction(TransactionScope):
         raise aborted
 
     async def commit(self, *, wait: Wait | None = None) -> Result:
-        """Commit the transaction, when all that was asked for is done; answers how it ended.
+        """Commit the transaction when all its operations are done; returns the outcome.
 
         Raises TransactionFinished, CallTimeout, ConnectionLost.
         """
@@ -328,16 +330,16 @@ class Transaction(TransactionScope):
         if self.tx.end_requested or self.tx.result is not None:
             return
         reason = f"{type(error).__name__}: {error}"
-        # What ended the block says more than what could not be said because of it.
+        # Keep the block's own exception; the failure to abort is only a consequence.
         with contextlib.suppress(OverlayError):
             if isinstance(error, Exception):
                 await self._driver.abort(self.tx, reason)
-            else:  # Who is cancelled or interrupted does not wait.
+            else:  # A cancelled or interrupted block does not wait.
                 self._driver.request_abort(self.tx, reason)
 
 
 class TransactionRetry:
-    """A transaction to be: one attempt with `async with`, or several with `async for`.
+    """A transaction that has not begun: one attempt by `async with`, or several by `async for`.
 
     async with client.transaction("d-tx") as tx: ...
 
@@ -345,8 +347,9 @@ class TransactionRetry:
         async with tx: ...
 
     The loop goes on after an attempt that was aborted by a conflict, while there are retries left,
-    and ends with the first other outcome. A later attempt is as old as the first, so that it wins
-    against younger transactions; after some losses its broker gives it precedence.
+    and ends with the first other outcome. Retries keep the age of the first attempt, so the
+    transaction eventually wins against younger ones; after some losses its broker gives it
+    precedence.
     """
 
     def __init__(
@@ -359,7 +362,7 @@ class TransactionRetry:
         **terms: Any,
     ) -> None:
         if not isinstance(retries, int) or retries < 0:
-            raise ValueError(f"retries cannot be {retries!r}")
+            raise ValueError(f"invalid retries {retries!r}: expected a number from 0")
         self._driver = driver
         self._engine = engine
         self._retries = retries
@@ -370,7 +373,7 @@ class TransactionRetry:
         self._again = True
         self._attempt: Transaction | None = None
 
-    if not TYPE_CHECKING:  # Which finds such mistakes itself.
+    if not TYPE_CHECKING:  # A type checker finds such mistakes itself.
 
         def __getattr__(self, name: str) -> Any:
             raise not_entered(self, name)
@@ -424,9 +427,9 @@ class TransactionRetry:
         return self._again
 
 
-def not_entered(attempts: object, name: str) -> AttributeError:
-    """What to tell who acts in a transaction to be, instead of in what entering it gives."""
-    text = f"{type(attempts).__name__!r} object has no attribute {name!r}"
+def not_entered(retry: object, name: str) -> AttributeError:
+    """The error for using a transaction that was not entered."""
+    text = f"{type(retry).__name__!r} object has no attribute {name!r}"
     if hasattr(Transaction, name):
         text = f"the transaction has not begun: enter it, as in `with ... as tx`, and use tx.{name}"
     return AttributeError(text)
@@ -435,7 +438,7 @@ def not_entered(attempts: object, name: str) -> AttributeError:
 def as_payload(payload: bytes, json: Any) -> bytes:
     """The payload, from bytes or JSON data.
 
-    Raises TypeError if there are both, or if the data is none.
+    Raises TypeError if both are given, or if the data cannot be encoded.
     """
     if json is msgspec.UNSET:
         return as_bytes(payload)
@@ -446,7 +449,7 @@ def as_payload(payload: bytes, json: Any) -> bytes:
 
 def check_wait(wait: Wait) -> Wait:
     if wait not in ("decided", "applied"):
-        raise ValueError(f"wait is 'decided' or 'applied', not {wait!r}")
+        raise ValueError(f"invalid wait {wait!r}: expected 'decided' or 'applied'")
     return wait
 
 

@@ -1,20 +1,20 @@
-"""Who acts on a tcm, and whose turn it is.
+"""The handlers for tcms of one client, and the order in which they run.
 
-A client's handlers run one after the other, in the order in which the tcms have come, so that a
+A client's handlers run one after the other, in the order in which the tcms arrived, so that a
 program need not guard what they share. There is one exception, without which a transaction could
 wait for itself: while a handler waits for an operation of its transaction (`await tx.tcm(...)`),
-tcms of the same transaction are handled at once, one inside the other.
+tcms of the same transaction are handled at once, nested in the waiting handler.
 
 Two transactions whose handlers wait for each other's clients crosswise can still block each other.
-Their deadlines end that, and cancel what waits; a program that calls back and forth between the
-same clients should end its handler instead of waiting in it.
+Their deadlines end that and cancel the waiting handlers. A program that calls back and forth
+between the same clients should end its handler instead of waiting in it.
 
-If the way to the coordinator is gone for good, nobody tells a client how its transaction has ended.
-An operation that a handler waits for raises when the longest deadline has passed; what else it
-waits for, it should give a limit itself.
+If the coordinator is unreachable for good, a client does not learn how its transaction has ended.
+An operation that a handler waits for raises when the longest deadline has passed. A handler that
+waits for something else should set a time limit itself.
 
-This module knows neither messages nor brokers: it is told of tcms and ends, and tells how a
-handler ended.
+This module knows neither messages nor brokers: it is called with tcms and ends of transactions, and
+reports how each handler ended.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from padres_tx.client.session import Notification
 from padres_tx.client.transactions import NO_HANDLER, ClientTransaction
 from padres_tx.errors import ClientError
 
-#: What is called on a tcm: a function, or a coroutine function.
+#: Called with a part and the tcm: a function, or a coroutine function.
 Handler: TypeAlias = Callable[[Part, Notification], Awaitable[None] | None]
 
-#: Handlers of one transaction at one client inside each other. More is an endless recursion of
-#: tcms, which is better told than run.
+#: Nested handlers of one transaction at one client. More is an endless recursion of tcms.
 NESTING_LIMIT = 16
 
-#: In whose part the current code runs, for Table 2's calls, which name only the transaction.
+#: The part in which the current code runs, for Table 2's calls, which name only the transaction.
 current_part: contextvars.ContextVar[Part | None] = contextvars.ContextVar(
     "padres_tx_part", default=None
 )
 
 
 class QueuedTcm(NamedTuple):
-    """A tcm that waits for its turn."""
+    """A tcm that waits for its handler to run."""
 
     part: Part
     notification: Notification
@@ -55,7 +54,7 @@ class QueuedTcm(NamedTuple):
 
 
 class RunningHandler(NamedTuple):
-    """A handler that runs."""
+    """A handler that is running."""
 
     part: Part
     task: asyncio.Task[None]
@@ -64,8 +63,8 @@ class RunningHandler(NamedTuple):
 class TcmHandlers:
     """The handlers of one client.
 
-    `finished` is told how each part has ended, with an error's text or ""; `failed` gets the
-    exception.
+    `finished` is called with each part that has ended, and the text of its error or ""; `failed`
+    with the name of the transaction and the exception.
     """
 
     def __init__(
@@ -83,20 +82,20 @@ class TcmHandlers:
         self._running: list[RunningHandler] = []
 
     def register(self, filter: Filter | None, handler: Handler | None) -> None:
-        """Let a handler act on the tcms that match, in place of an earlier one for this filter."""
+        """Call this handler for tcms that match, in place of an earlier one for the same filter."""
         self._handlers = [entry for entry in self._handlers if entry[0] != filter]
         if handler is not None:
             self._handlers.append((filter, handler))
 
     def find(self, point: dict[str, Value]) -> Handler | None:
-        """Of the handlers that match, the last that was registered."""
+        """The last registered handler that matches."""
         for filter, handler in reversed(self._handlers):
             if filter is None or filter.matches(point):
                 return handler
         return None
 
     def call(self, part: Part, notification: Notification) -> None:
-        """A tcm has come."""
+        """Queue a tcm that has arrived."""
         handler = self.find(notification.point)
         if handler is None:
             self._finished(part, NO_HANDLER)
@@ -105,7 +104,7 @@ class TcmHandlers:
         self.start_next()
 
     def start_next(self) -> None:
-        """Start the next handler, if it is its turn."""
+        """Start the next handler, if one may run now."""
         while self._waiting:
             turn = self._next()
             if turn is None:
@@ -118,7 +117,7 @@ class TcmHandlers:
                 self._run(turn), name=f"handler of {self._client} in {turn.part.id}"
             )
             self._running.append(RunningHandler(turn.part, task))
-            # Also for one that is cancelled before its first step, and so never runs.
+            # Also for a task that is cancelled before its first step, and so never runs.
             task.add_done_callback(partial(self._over, turn.part))
 
     def _next(self) -> QueuedTcm | None:
@@ -146,7 +145,9 @@ class TcmHandlers:
             failed = ClientError(f"a handler of {self._client} was cancelled from within")
             failed.__cause__ = cancelled
             self._failed(part.id, failed)
-        except Exception as raised:  # The handler is the user's; the coordinator hears why.
+        except (
+            Exception
+        ) as raised:  # The handler is the program's; the coordinator gets the reason.
             error = f"{type(raised).__name__}: {raised}"
             self._failed(part.id, raised)
         except BaseException as raised:
@@ -158,7 +159,7 @@ class TcmHandlers:
     def _over(
         self, part: Part, _: object = None, *, error: str = "its handler was cancelled"
     ) -> None:
-        """A handler has ended; let the next one have its turn."""
+        """A handler has ended; start the next one."""
         left = [run for run in self._running if run.part is not part]
         if len(left) < len(self._running):
             self._running = left
@@ -166,10 +167,10 @@ class TcmHandlers:
             self.start_next()
 
     def ended(self, tx: ClientTransaction) -> None:
-        """The transaction has ended: nobody need act in it any more.
+        """The transaction has ended: drop its queued tcms, and cancel its handlers.
 
-        A handler that still runs is cancelled, unless it has ended the transaction itself, or
-        waits for an operation and so hears of it.
+        A handler is not cancelled if it has ended the transaction itself, or if it waits for an
+        operation, which raises the reason.
         """
         self._waiting = deque(turn for turn in self._waiting if turn.part.tx is not tx)
         for run in self._running:
@@ -177,7 +178,7 @@ class TcmHandlers:
                 run.task.cancel()
 
     def close(self) -> None:
-        """Cancel everything, but not the handler that closes its own client."""
+        """Cancel all handlers, except one that closes its own client."""
         self._waiting.clear()
         for run in self._running:
             if run.task is not asyncio.current_task():

@@ -282,10 +282,10 @@ def test_nobody_there() -> None:
 @pytest.mark.parametrize(
     ("says", "error", "reason"),
     [
-        (b"", Unreachable, "hung up without a hello"),
+        (b"", Unreachable, "closed before the hello"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "frame"),
-        (pack(Ping()), ProtocolError, "begins with Ping"),
-        (pack(Hello(99, "broker", "B1", "life")), ProtocolError, "speaks version 99"),
+        (pack(Ping()), ProtocolError, "got Ping"),
+        (pack(Hello(99, "broker", "B1", "life")), ProtocolError, "protocol version 99"),
         (pack(Goodbye("closing", "B1 is shutting down")), Unreachable, "shutting down"),
     ],
 )

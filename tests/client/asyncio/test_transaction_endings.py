@@ -250,7 +250,7 @@ async def test_an_operation_shows_what_it_is_and_how_it_stands() -> None:
     async with dispatching_clients() as (_, e, _, _):
         async with e.transaction("d-tx") as tx:
             doing = tx.sub(X1)
-            assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), under way>"
+            assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), pending>"
             await doing
             assert repr(doing) == "<sub([class,eq,'p1'],[x,eq,'x1']), done>"
             await tx.abort()
