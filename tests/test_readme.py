@@ -104,7 +104,7 @@ async def test_the_outcome_of_a_commit_is_asked_for_after_the_connection_is_lost
         commit = functions("docs/transactions.md")["commit"]
         committing = asyncio.create_task(commit(worker, tx, lambda: overlay.connect_async(at="B1")))
         await called.wait()
-        worker._channel.abort(padres_tx.ConnectionLost("the cable"))
+        worker._requests.channel.abort(padres_tx.ConnectionLost("the cable"))
         go_on.set()
         result = await committing
         assert (result.tx, result.status, result.code) == (tx, "aborted", "left")
