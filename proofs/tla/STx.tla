@@ -121,7 +121,7 @@ RECURSIVE CarryOn(_, _), Finished(_, _, _), Complete(_, _, _, _), Handle(_, _, _
 \* STx._settle: let it go, and say so to those behind.
 Settle(s, b) == Put([s EXCEPT !.st = "settled"], Around(b) \ {Up(b)}, <<"settled">>)
 
-\* STx._acknowledge: tx.outside counts the tasks that have begun here.
+\* STx.acknowledge: tx.outside counts the tasks that have begun here.
 Acknowledge(s, b) ==
   IF \/ s.awaited # {} \/ s.acked \/ s.st \notin {"aborted", "finished"}
      \/ "outside" \in Rules /\ \E w \in s.waits : w.task.by = b

@@ -389,7 +389,7 @@ def test_a_broker_that_speaks_for_a_transaction_that_is_not_behind_it(engine: st
 def test_more_operations_than_a_frame_may_have_waiting(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("padres_tx.protocol.dynamic.FRAME_LIMIT", 5)
+    monkeypatch.setattr("padres_tx.protocol.dynamic_operations.FRAME_LIMIT", 5)
     one = OneBroker(engine, neighbours=["B1"])
     one.here("E")
     before = one.tables()
@@ -402,7 +402,7 @@ def test_more_operations_than_a_frame_may_have_waiting(
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_more_words_than_the_end_could_tell(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame with all of them was too large, and the broker crashed at the commit."""
-    monkeypatch.setattr("padres_tx.protocol.dynamic.WORDS_LIMIT_BYTES", 100)
+    monkeypatch.setattr("padres_tx.protocol.dynamic_operations.WORDS_LIMIT_BYTES", 100)
     one = alone(engine)
     before = one.tables()
     _, said = one.begun("E", *[sub("E", box(class_="z", n=n)) for n in range(20)])
@@ -415,7 +415,7 @@ def test_more_words_than_the_end_could_tell(engine: str, monkeypatch: pytest.Mon
 def test_more_operations_than_a_broker_looks_at_in_one_turn(
     monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    monkeypatch.setattr("padres_tx.protocol.dynamic.OPERATION_LIMIT", 3)
+    monkeypatch.setattr("padres_tx.protocol.dynamic_operations.OPERATION_LIMIT", 3)
     one = alone(engine)
     before = one.tables()
     tx = one.begin("E", *(Step("E", "sub", Q) for _ in range(3)))
@@ -432,7 +432,7 @@ def test_more_publications_than_a_client_could_take_at_once(
 ) -> None:
     """They fill its outbox, and it was cut off with a part of the transaction."""
     monkeypatch.setattr(
-        f"padres_tx.protocol.dynamic.{limit}", 2 if limit == "DELIVERIES_LIMIT" else 40
+        f"padres_tx.protocol.dynamic_operations.{limit}", 2 if limit == "DELIVERIES_LIMIT" else 40
     )
     one = alone(engine)
     _, said = one.begun("E", *[pub("E", class_="p", n=n) for n in range(3)], commit=True)

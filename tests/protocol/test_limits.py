@@ -21,7 +21,7 @@ from padres_tx.client_messages import (
     engine_message,
     from_client,
 )
-from padres_tx.protocol import dynamic, outcomes, planning, questions
+from padres_tx.protocol import dynamic, dynamic_operations, outcomes, planning, questions
 from padres_tx.protocol.dynamic_messages import Fence, Init
 from padres_tx.protocol.outcomes import OUTCOME_AGE_S, Outcomes
 from padres_tx.protocol.static_state import Plan
@@ -126,7 +126,7 @@ def test_the_deadline_that_a_neighbour_forwards() -> None:
 def test_the_operations_that_a_frame_may_have_waiting(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic, "FRAME_LIMIT", 3)
+    monkeypatch.setattr(dynamic_operations, "FRAME_LIMIT", 3)
     one = OneBroker(engine, neighbours=["B1"])
     one.here("E")
     # The first one waits for B1, and the others for the first.
@@ -146,7 +146,7 @@ def test_the_bytes_of_filters_that_the_end_tells(
         tx = one.begin("E", *subs[:count])
         sizes.append(one.broker.engines[engine].txs[tx].words_bytes)  # type: ignore[attr-defined]
     for limit, code in ((sizes[1], ""), (sizes[1] - 1, "refused"), (sizes[0], "refused")):
-        monkeypatch.setattr(dynamic, "WORDS_LIMIT_BYTES", limit)
+        monkeypatch.setattr(dynamic_operations, "WORDS_LIMIT_BYTES", limit)
         _, said = alone(engine).begun("E", *subs, commit=True)
         assert outcome(said) == (not code, code)
 
@@ -156,7 +156,7 @@ def test_the_bytes_of_filters_that_the_end_tells(
 def test_the_operations_of_a_transaction_at_one_broker(
     engine: str, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic, "OPERATION_LIMIT", 3)
+    monkeypatch.setattr(dynamic_operations, "OPERATION_LIMIT", 3)
     _, said = alone(engine).begun("E", *[step] * 3, commit=True)
     assert outcome(said) == (True, "")
     _, said = alone(engine).begun("E", *[step] * 4, commit=True)
@@ -167,7 +167,7 @@ def test_the_operations_of_a_transaction_at_one_broker(
 def test_the_publications_that_come_to_a_client_at_once(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic, "DELIVERIES_LIMIT", 3)
+    monkeypatch.setattr(dynamic_operations, "DELIVERIES_LIMIT", 3)
     steps = [pub("E", class_="p", n=n) for n in range(4)]
     _, said = alone(engine).begun("E", *steps[:3], commit=True)
     assert outcome(said) == (True, "") and len(pubs(said, "D")) == 3
@@ -183,7 +183,7 @@ def test_the_bytes_that_come_to_a_client_at_once(
     _, said = alone(engine).begun("E", *steps, commit=True)
     size = sum(len(encode(message)) for message in of_kind(said, Pub, "@D"))
     for limit, code in ((size, ""), (size - 1, "refused")):
-        monkeypatch.setattr(dynamic, "DELIVERIES_LIMIT_BYTES", limit)
+        monkeypatch.setattr(dynamic_operations, "DELIVERIES_LIMIT_BYTES", limit)
         _, said = alone(engine).begun("E", *steps, commit=True)
         assert outcome(said) == (not code, code)
 
@@ -192,7 +192,7 @@ def test_the_bytes_that_come_to_a_client_at_once(
 def test_each_client_has_its_own_share_of_what_comes_at_once(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic, "DELIVERIES_LIMIT", 3)
+    monkeypatch.setattr(dynamic_operations, "DELIVERIES_LIMIT", 3)
     one = alone(engine)
     one.here("D2")
     one.holds("D2", "sub", P)
@@ -202,7 +202,7 @@ def test_each_client_has_its_own_share_of_what_comes_at_once(
 
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_the_receivers_that_a_tcm_names(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "RECEIVERS_LIMIT", 2)
+    monkeypatch.setattr(dynamic_operations, "RECEIVERS_LIMIT", 2)
     one = alone(engine)
     one.here("D2", "D3")
     for client in ("D2", "D3"):
