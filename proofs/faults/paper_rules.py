@@ -176,6 +176,9 @@ class VotesOfThoseConcerned(DTx):
         tx.awaited = set(asked)
         return [*self.send(asked, prepare), *self._look_again(tx, now)]
 
+    def is_bound(self, tx: Tx) -> bool:
+        return True  # A broker that is not asked takes whatever the others decide.
+
 
 class UnreadLooks(DTx):
     """An answer from the client's own state, such as NotHeld, is not validated as a read."""
