@@ -520,6 +520,9 @@ def test_a_neighbours_yes_counts_when_it_voted_first() -> None:
 def test_the_decision_is_flooded_and_acknowledged_in_reverse(engine: str, committed: bool) -> None:
     one = middle(engine)
     one.hear("B1", Init(TX, 1))
+    if committed and engine == "d-tx":
+        one.hear("B1", Prepare(TX))
+        one.hear("B3", Vote(TX))
     said = one.hear("B1", Decide(TX, committed))
     assert decisions(said) == [("B3", committed)] and not of_kind(said, Decided)
     assert one.hear("B3", Decided(TX)) == [Said("B1", Decided(TX))]

@@ -104,6 +104,7 @@ def test_an_operation_is_processed_when_all_before_it_are() -> None:
         Step("A", "sub", P),
     )
     one.hear("B1", Plan(TX, steps, _edges("E", "D", "A")))
+    one.hear("B1", Admitted(TX, "B1", {}))
     said = one.hear("B1", Decide(TX, True))
     assert order(one) == ["usub D", "sub A", "pub E"]
     assert pubs(said, "A") == [{"class": "p", "n": 1}] and not pubs(said, "D")
@@ -160,6 +161,7 @@ def test_a_publication_goes_once_to_clients_and_once_out_of_the_span() -> None:
     steps = (Step("E", "pub", point={"class": "p", "n": 1}), Step("A3", "sub", Q))
     one.hear("B1", Plan(TX, steps, _edges("E", "A3")))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3", Q)}))
+    one.hear("B1", Admitted(TX, "B1", {}))
     said = one.hear("B1", Decide(TX, True))
     assert [to for to, message in said if isinstance(message, Pub)] == ["@D", "B4"]
 
@@ -205,6 +207,7 @@ def test_the_acknowledgements_are_gathered_on_their_way_back() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A3", "sub", P)), _edges("D", "A3")))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3")}))
+    one.hear("B1", Admitted(TX, "B1", {}))
     said = one.hear("B1", Decide(TX, True))
     assert to_whom(said, Decide) == ["B3"] and not of_kind(said, Decided)
     assert one.hear("B3", Decided(TX)) == [], "B1 was told of an operation, and has not answered"
@@ -224,6 +227,7 @@ def test_the_coordinator_learns_the_commit_and_when_it_is_applied_everywhere() -
 def test_clients_learn_which_words_were_said_for_them() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
+    one.hear("B1", Admitted(TX, "B1", {}))
     said = one.hear("B1", Decide(TX, True))
     assert of_kind(said, Ended, "@D")[0].words == (Effective("usub", P, 2),)
     assert of_kind(said, Ended, "@A")[0].words == (Effective("sub", P, 1),)
@@ -251,6 +255,7 @@ def test_a_client_that_leaves_after_the_vote_does_not_split_the_outcome() -> Non
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     one.leaves("A")
+    one.hear("B1", Admitted(TX, "B1", {}))
     one.acknowledged(one.hear("B1", Decide(TX, True)))
     one.hear("B1", Settled(TX))
     assert one.wanted_by(class_="p") == [] and one.at_rest
@@ -262,6 +267,7 @@ def test_words_that_are_planned_are_nobody_elses_until_the_decision() -> None:
     assert one.send("@D", Operation(90, "sub", "D", 90, P)) == [], "a plain one waits"
     _, said = one.submit("D", Step("D", "usub", P))
     assert of_kind(said, Ended, "@D")[0].code == "conflict"
+    one.hear("B1", Admitted(TX, "B1", {}))
     one.hear("B1", Decide(TX, True))
     assert one.wanted_by(class_="p") == ["@D"], "and comes after it"
 
