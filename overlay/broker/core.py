@@ -24,11 +24,18 @@ from typing import Any, cast
 import msgspec
 
 from overlay.broker.engine import EngineFactory
+from overlay.broker.long_work import (
+    CatchingUp,
+    LongLeave,
+    LongOperation,
+    LongWork,
+    MovingSubscriptions,
+)
 from overlay.broker.reach import Reach
 from overlay.broker.recording import moved
 from overlay.broker.requests import Task, Tasks
 from overlay.broker.service import RouteChange, ServiceFactory
-from overlay.broker.turns import WORK
+from overlay.broker.turns import RELEASE, WORK
 from overlay.broker.waiting import WaitingOperations, answer
 from overlay.effects import Close, Effect, Send
 from overlay.errors import (
@@ -36,6 +43,7 @@ from overlay.errors import (
     NameTaken,
     NotAdvertised,
     OperationError,
+    PeerError,
     ProtocolError,
 )
 from overlay.filters import check_point, is_evidently_right
@@ -63,13 +71,23 @@ from overlay.messages import (
 )
 from overlay.notation import format_publication
 from overlay.tables.pages import page
-from overlay.tables.routing import Home, Routing, Scope
+from overlay.tables.routing import Home, Outcome, Routing, Scope
 from overlay.tables.space import Entry
 from overlay.tables.versions import Versions
 from overlay.trace import TraceKind
 
 #: Entries that one client may hold in the tables, so that one client cannot fill every broker.
 ENTRIES_PER_CLIENT = 1_000_000
+
+#: Plain operations of one client that may be under way, here and at other brokers, before its next
+#: message is taken. They share the links with everybody's publications, so this bounds how far one
+#: client can fill them: with operations of 50 us, 6 ms. Over links with a delay it bounds the
+#: client's rate: 1,280 operations/s at a round trip of 100 ms.
+UNDER_WAY_PER_CLIENT = 128
+
+
+#: Units of work (`overlay.broker.turns`) for a message that has waited for long work.
+CATCH_UP_UNITS = 4
 
 
 class Broker(WaitingOperations):
@@ -106,6 +124,14 @@ class Broker(WaitingOperations):
         self._joining: dict[Hop, Task] = {}
         #: Clients here that leave and wait for the end of it, with their tasks once those begin.
         self._leaving: dict[Hop, Task | None] = {}
+        #: The plain requests of each hop that are under way; dicts for their order.
+        self._under_way: dict[Hop, dict[Task, None]] = {}
+        #: What hops have said since they wait for long work, and before that what had waited for a
+        #: decision.
+        self._deferred: dict[Hop, deque[Operation | Leave]] = {}
+        self._behind: dict[Hop, deque[AnyMessage]] = {}
+        #: Hops that are not busy any more, for the host.
+        self._freed: dict[Hop, None] = {}
         self.lives = Lives(salt)
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Pub: self._published,
@@ -133,6 +159,9 @@ class Broker(WaitingOperations):
         receiver = self._receivers.get(type(message))
         if receiver is None:
             raise ProtocolError(f"a broker takes no {type(message).__name__}")
+        if source in self._long:
+            self._behind.setdefault(source, deque()).append(message)
+            return []
         return receiver(source, message, now)
 
     def wake(self, key: str, now: float) -> list[Effect]:
@@ -158,6 +187,12 @@ class Broker(WaitingOperations):
 
     def _depart(self, client: str, now: float, *, waits: bool) -> list[Effect]:
         hop = client_hop(client)
+        if isinstance(self._long.get(hop), LongLeave):
+            # Another one of its name has come and gone, and was never let in.
+            self._behind.pop(hop, None)
+            if not waits:
+                self._leaving.pop(hop, None)
+            return [Close(hop, "", "")] if waits else []
         effects = self._silence(hop, now)
         home = self.routing.crt.get(ClientName(client))
         if home is None or home.hop != hop:
@@ -175,13 +210,16 @@ class Broker(WaitingOperations):
             del self._joined[hop]
         self._joining.pop(hop, None)
         self._leaving.pop(hop, None)
-        for task in self._tasks.under_way():
-            if task.origin == hop:
-                task.req = 0  # A later client of the same name did not ask for this.
+        for task in self._under_way.get(hop, ()):
+            task.req = 0  # A later client of the same name did not ask for this.
         # What it has said and what still waits was never done; nobody will miss it.
         self._waiting.pop(hop, None)
-        self._held = deque(item for item in self._held if item[0] != hop or item[2] or item[3])
-        return effects
+        self._behind.pop(hop, None)
+        self._deferred.pop(hop, None)
+        if self._held:
+            self._held = deque(item for item in self._held if item[0] != hop or item[2] or item[3])
+        long = self._long.get(hop)
+        return effects + self._stop_long(long, now) if long is not None else effects
 
     def link_reset(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour lives a new life and knows nothing: its side goes, ours is sent anew.
@@ -191,9 +229,8 @@ class Broker(WaitingOperations):
         """
         source = Hop(neighbour)
         effects = self._tell_others(source, *self.reach.reset(source))
-        for task in self._tasks.under_way():
-            if task.origin == source:
-                task.req = 0
+        for task in self._under_way.get(source, ()):
+            task.req = 0
         self._held = deque(held for held in self._held if held[0] != source)
         behind = [client for client, home in self.routing.crt.items() if home.hop == source]
         for client in sorted(behind):
@@ -284,6 +321,8 @@ class Broker(WaitingOperations):
         """
         from_client = is_client(source)
         if self.trace or (from_client and self.versions.stamp) or source in self._stalled:
+            return []
+        if source in self._long:
             return []
         view = self.versions.view()
         if from_client:
@@ -419,20 +458,29 @@ class Broker(WaitingOperations):
     @property
     def under_way(self) -> list[tuple[Hop, Operation]]:
         """The operations that were carried out here, and are not done everywhere behind."""
-        tasks = self._tasks.under_way()
-        return [(task.origin, task.operation) for task in tasks if task.operation is not None]
+        return [
+            (task.origin, task.operation)
+            for tasks in self._under_way.values()
+            for task in tasks
+            if task.operation is not None
+        ]
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
         waits = len(self._tasks) or self._held or self._waiting or self._joining
-        return not (waits or self._tasks.is_late or len(self._jobs))
+        return not (waits or self._tasks.is_late or len(self._jobs) or self._long)
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        if source in self._long:
+            self._deferred.setdefault(source, deque()).append(message)
+            return []
         if isinstance(message, Leave):
             return self._let_go(source, message, now)
         operation, task = message, Task(source, message.req)
         if is_client(source):
+            if self._is_long(source, operation):
+                return self._begin_long(LongOperation(self, source, operation, task))
             try:
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
@@ -459,7 +507,7 @@ class Broker(WaitingOperations):
         """Change the tables, and ask the neighbours for their part."""
         view = self.versions.view()
         task.operation = operation
-        outcome = self.routing.apply(task.origin, operation, Scope(view))
+        outcome = self.routing.apply(task.origin, operation, Scope(view), limit=self.slice)
         for engine in self.engines.values():
             engine.passed(task.origin, operation, outcome)
         effects: list[Effect] = []
@@ -474,7 +522,126 @@ class Broker(WaitingOperations):
         for hop, sent in outcome.forward + outcome.triggered:
             effects.append(self._ask(task, hop, sent, insist=hop in needed))
         effects += self.routes_changed((RouteChange(task.origin, operation),), now)
+        if outcome.rest is not None:
+            moving = MovingSubscriptions(self, task, outcome.rest, operation)
+            return effects + self._begin_job(moving)
         return effects + self._finished(task, now)
+
+    # --- long work (`overlay.broker.long_work`) ---
+
+    def is_busy(self, hop: Hop) -> bool:
+        """Whether a peer's next message has to wait: what it has said before is still being done,
+        or is under way to very many."""
+        return hop in self._long or (
+            len(self._under_way.get(hop, ())) >= UNDER_WAY_PER_CLIENT and is_client(hop)
+        )
+
+    def take_freed(self) -> list[Hop]:
+        """The hops that are not busy any more, since this was asked last."""
+        freed = list(self._freed)
+        self._freed.clear()
+        return freed
+
+    def _is_long(self, source: Hop, operation: Operation) -> bool:
+        return self.routing.held_by(
+            source, operation.client
+        ) < ENTRIES_PER_CLIENT and self.routing.is_long(
+            source, operation, self.versions.view(), self.slice
+        )
+
+    def _unreserved(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        if (
+            isinstance(message, Leave)
+            and is_client(source)
+            and self.routing.held_by(source, message.client) > self.slice
+            and self._is_home(source, message)
+        ):
+            return self._begin_long(LongLeave(self, source, message))
+        return self._shared(source, message, now)
+
+    def _begin_long(self, long: LongWork) -> list[Effect]:
+        self._long[long.source] = long
+        return self._begin_job(long)
+
+    def _begin_job(self, long: LongWork) -> list[Effect]:
+        long.task.waiting += 1  # For the work itself.
+        self._under_way.setdefault(long.task.origin, {})[long.task] = None
+        return self._jobs.add("", long)
+
+    def apply_part(
+        self, task: Task, operation: Operation, now: float, kind: TraceKind
+    ) -> list[Effect]:
+        """Carry out a part of a long operation."""
+        return self._apply(task, operation, now, kind)
+
+    def move(
+        self,
+        task: Task,
+        source: Hop,
+        operation: Operation | None,
+        moved: list[tuple[Hop, Operation]],
+        now: float,
+    ) -> list[Effect]:
+        """Tell a neighbour of subscriptions that an (un-)advertisement has moved, or the leaving of
+        a client that had advertised."""
+        if operation is None:
+            return [self._ask(task, hop, sent) for hop, sent in moved]
+        effects: list[Effect] = []
+        if self.trace and moved:
+            said = msgspec.structs.replace(operation, store=False, drop=())
+            outcome = Outcome([], moved, [])
+            view = self.versions.view()
+            effects.append(self.record_change("undo", now, source, said, outcome, view))
+        needed = {hop for engine in self.engines.values() for hop in engine.insists(operation)}
+        return effects + [self._ask(task, hop, sent, insist=hop in needed) for hop, sent in moved]
+
+    def long_done(self, long: LongWork, now: float) -> list[Effect]:
+        """Long work is over: answer for it, and take what its source has said since."""
+        long.task.waiting -= 1
+        effects: list[Effect] = []
+        if isinstance(long, LongLeave):
+            del self._long[long.source]
+            effects += self._shared(long.source, long.leave, now)
+        elif self._long.get(long.source) is long:
+            del self._long[long.source]
+        effects += self._finished(long.task, now)
+        return effects + self._catch_up(long.source, now)
+
+    def long_failed(self, long: LongWork, error: OperationError, now: float) -> list[Effect]:
+        """A long operation is refused; nothing of it was done."""
+        long.task.operation = None
+        long.task.error = (error.code, str(error))
+        return self.long_done(long, now)
+
+    def _stop_long(self, long: LongWork, now: float) -> list[Effect]:
+        """Its client has gone, and all that it holds goes with it."""
+        long.pauses = True
+        self._held = deque(item for item in self._held if item[3] is not long)
+        return self.long_done(long, now)
+
+    def _catch_up(self, source: Hop, now: float) -> list[Effect]:
+        """Take what a source has said that waited for long work, a slice of it."""
+        effects: list[Effect] = []
+        deferred, behind = self._deferred.get(source), self._behind.get(source)
+        for _ in range(max(self.slice // CATCH_UP_UNITS, 1)):
+            if source in self._long:
+                return effects
+            if deferred:
+                effects += self._shared(source, deferred.popleft(), now)
+            elif behind:
+                try:
+                    effects += self.receive(source, behind.popleft(), now)
+                except PeerError as error:  # Not the mistake of whoever has set us going.
+                    effects.append(Close(source, error.code, str(error)))
+                    behind.clear()
+        if source in self._long:
+            return effects
+        if deferred or behind:
+            return effects + self._begin_long(CatchingUp(self, source, Task(source, 0)))
+        self._deferred.pop(source, None)
+        self._behind.pop(source, None)
+        self._freed[source] = None
+        return effects + (self._jobs.add(*RELEASE) if source in self._waiting else [])
 
     def check_client(self, source: Hop, client: str) -> None:
         """Raises ProtocolError unless the source is this client, and was let in."""
@@ -601,7 +768,9 @@ class Broker(WaitingOperations):
         done the same."""
         for engine in self.engines.values():
             engine.passed(source, leave, None)
-        triggered = self.routing.forget(ClientName(leave.client), self.versions.view())
+        view = self.versions.view()
+        outcome = self.routing.forget(ClientName(leave.client), view, limit=self.slice)
+        triggered = outcome.triggered
         others = tuple(hop for hop in self.routing.neighbours if hop != source)
         effects: list[Effect] = []
         if self.trace:
@@ -614,6 +783,9 @@ class Broker(WaitingOperations):
         elif others:
             effects.append(Send(others, leave))
         effects += [Send((hop,), sent) for hop, sent in triggered]
+        if outcome.rest is not None:
+            moving = MovingSubscriptions(self, Task(source, 0), outcome.rest)
+            effects += self._begin_job(moving)
         return effects + self.routes_changed((RouteChange(source, leave),), now)
 
     # --- requests and their answers ---
@@ -624,6 +796,8 @@ class Broker(WaitingOperations):
         """Send a neighbour its part of a task; the task waits for the answer, unless the neighbour
         cannot be reached and the task does not insist."""
         req = self._tasks.ask(task, hop, insist=insist)
+        if task.waiting:
+            self._under_way.setdefault(task.origin, {})[task] = None
         return Send((hop,), msgspec.structs.replace(message, req=req))
 
     def _done(self, source: Hop, done: Done, now: float) -> list[Effect]:
@@ -638,6 +812,7 @@ class Broker(WaitingOperations):
         """Answer the task's origin if nothing is outstanding any more."""
         if task.waiting:
             return []
+        self._not_under_way(task)
         if task.engine:
             return self.engines[task.engine].completed(task.context, now)
         effects: list[Effect] = []
@@ -653,6 +828,17 @@ class Broker(WaitingOperations):
         if task.req:
             effects.append(Send((task.origin,), Done(task.req, *task.error, task.number)))
         return effects
+
+    def _not_under_way(self, task: Task) -> None:
+        origin = task.origin
+        tasks = self._under_way.get(origin)
+        if tasks is None or task not in tasks:
+            return
+        del tasks[task]
+        if len(tasks) == UNDER_WAY_PER_CLIENT // 2 and is_client(origin):
+            self._freed[origin] = None
+        if not tasks:
+            del self._under_way[origin]
 
     # --- engines and operators ---
 

@@ -6,11 +6,12 @@ the rest in its state and asks to be woken without delay (`SetTimer(WORK, 0)`). 
 links is taken first, so slices and other inputs alternate. A slice is an input like any other: the
 same inputs in the same order still give the same effects.
 
-Two kinds of work are cut, and the broker keeps both (`overlay.broker.core`):
+Three kinds of work are cut, and the broker keeps all of them (`overlay.broker.core`):
 
 - jobs of engines that have no place among operations, such as reading a long plan (`Jobs`);
 - operations that wait for a decision, and changes of the tables that an engine makes in its turn
-  among them: they stand in one queue, which goes on where the slice before has ended.
+  among them: they stand in one queue, which goes on where the slice before has ended;
+- plain operations that concern very many entries (`overlay.broker.long_work`), jobs as well.
 
 Work is counted in units, since a core has no clock.
 """

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from overlay.broker.engine import Engine
+from overlay.broker.long_work import LongOperation, LongWork
 from overlay.broker.recording import Recorder
 from overlay.broker.requests import Task
 from overlay.broker.service import RouteChange, Service
@@ -67,6 +68,8 @@ class WaitingOperations(Recorder):
         #: While `release` goes through the queue.
         self._releasing = False
         self._jobs = Jobs()
+        #: Long work that a hop waits for (`overlay.broker.long_work`).
+        self._long: dict[Hop, LongWork] = {}
 
     @abstractmethod
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
@@ -96,7 +99,11 @@ class WaitingOperations(Recorder):
                 return answer(source, message.req, OperationError(TOO_MANY_WAIT))
             waiting.append(message)
             return []
-        return self._shared(source, message, now)
+        return self._unreserved(source, message, now)
+
+    @abstractmethod
+    def _unreserved(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        """Carry out a plain operation that waits for no words of its own client any more."""
 
     def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if self._must_wait(source, message):
@@ -160,6 +167,14 @@ class WaitingOperations(Recorder):
             return []
         return self._undo(task, operation, now)
 
+    def part_of_long(self, long: LongWork, part: Operation, now: float) -> list[Effect]:
+        """Carry out a part of a long operation in its turn; it pauses if that is not now."""
+        if self._must_wait(long.source, part):
+            long.pauses = True
+            self._held.append((long.source, part, "", long))
+            return []
+        return long.resumed(part, now)
+
     def in_turn(self, engine: str, context: Any, now: float) -> list[Effect]:
         """Let an engine change the tables slice by slice, in its turn among operations.
 
@@ -183,11 +198,14 @@ class WaitingOperations(Recorder):
     def _work(self, now: float) -> list[Effect]:
         """Do the next slice of what takes long."""
         engine, context = self._jobs.next()
-        if not engine:
+        if isinstance(context, LongWork):
+            worked = context.work(now)
+        elif not engine:
             return [*self.release(now), *self._jobs.again()]
-        service = self.service(engine)
-        assert service is not None
-        worked = service.work(context, now)
+        else:
+            service = self.service(engine)
+            assert service is not None
+            worked = service.work(context, now)
         effects = [*worked.effects, *(self._jobs.add(engine, context) if worked.more else ())]
         return [*effects, *self._jobs.again()]
 
@@ -219,9 +237,14 @@ class WaitingOperations(Recorder):
                 effects.append(Close(source, error.code, str(error)))
         for source in list(self._waiting):
             waiting = self._waiting[source]
-            while waiting and units < self.slice and not self._is_reserved(source, waiting[0]):
+            while (
+                waiting
+                and units < self.slice
+                and source not in self._long
+                and not self._is_reserved(source, waiting[0])
+            ):
                 units += 1
-                effects += self._shared(source, waiting.popleft(), now)
+                effects += self._unreserved(source, waiting.popleft(), now)
             if not waiting:
                 del self._waiting[source]
         self._releasing = False
@@ -272,6 +295,9 @@ class WaitingOperations(Recorder):
         if isinstance(context, Task):
             assert isinstance(message, Operation)
             return self._undo(context, message, now)
+        if isinstance(context, LongWork):
+            assert isinstance(message, Operation)
+            return [*context.resumed(message, now), *self._jobs.add("", context)]
         return self._carry_out(source, message, now)
 
     def _slice_in_turn(self, engine: str, context: Any, now: float, effects: list[Effect]) -> int:
@@ -351,6 +377,9 @@ class WaitingOperations(Recorder):
         """What a client has said that waits, and so will be numbered after what it says now; with
         or without what is held for others."""
         waiting = list(self._waiting.get(source, ()))
+        long = self._long.get(source)
+        if isinstance(long, LongOperation):
+            waiting.append(long.operation)
         if held:
             waiting += [said for hop, said in self.held if hop == source]
         return [said for said in waiting if isinstance(said, Operation)]

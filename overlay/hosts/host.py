@@ -7,7 +7,8 @@ the end of the turn each link that was touched is written once, however many mes
 for it.
 
 When a message may go to the core, and why brokers cannot wait for each other in a circle, is
-explained in `flow`.
+explained in `flow`; in which turn it does, so that nobody holds others up, in `rounds`. What a peer
+has said stays in its order, and a peer that waits for its turn waits for work that is finite.
 
 Whose mistake it is decides what happens. A peer's (PeerError) costs that peer its link. One of
 ours crashes: the process ends with a traceback, and its neighbours carry on.
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +33,13 @@ from overlay.hosts.flow import Flow
 from overlay.hosts.handshake import Reception
 from overlay.hosts.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
 from overlay.hosts.rivals import Rivals
+from overlay.hosts.rounds import (
+    EFFECTS_PER_UNIT,
+    MESSAGE_UNITS,
+    QUESTION_UNITS,
+    Rounds,
+    batch_units,
+)
 from overlay.hosts.settings import Settings
 from overlay.messages import (
     AnyMessage,
@@ -44,6 +51,7 @@ from overlay.messages import (
     Hop,
     Inspect,
     Message,
+    Pub,
     Report,
     client_hop,
 )
@@ -52,9 +60,12 @@ from overlay.wire.codec import check_room
 from overlay.wire.frames import BROKER_FRAME_LIMIT, FrameTooLarge, pack
 from overlay.wire.link import ACK_DELAY_S, Opening
 
-#: Messages that one peer may hand over before links are written and congestion is looked at: more
-#: than come with one read, as a rule, and a quarter of the window.
+#: Publications that one peer may hand over before links are written and congestion is looked at:
+#: more than come with one read, as a rule, and a quarter of the window.
 QUANTUM = 1024
+
+#: Other messages that are taken at once: more than a turn is good for, as a rule.
+OPERATIONS_AT_ONCE = 32
 
 #: How often links are looked at for silence; well under HEARTBEAT_S.
 TICK_S = 1.0
@@ -98,9 +109,14 @@ class Host:
         #: Peers to look after at the end of the turn, each once.
         self._dirty: list[Peer] = []
         self._flow = Flow()
-        #: Clients that the core has not been told of: it must not be called while effects are
-        #: being carried out, or their order would be broken.
-        self._departed: deque[ClientName] = deque()
+        self._rounds = Rounds()
+        self._round_ends = False
+        #: Peers whose messages have to wait until the core has done what they said before.
+        self._busy: dict[Hop, Peer] = {}
+        #: Clients that are gone and that the core has not been told of, in the order of their
+        #: going: it must not be called while effects are being carried out, or their order would
+        #: be broken. A dict, since one that comes back may not wait for all the others.
+        self._departed: dict[ClientName, None] = {}
         self._timers: dict[str, Timer] = {}
         self._unacknowledged: dict[Peer, None] = {}
         self._acknowledging = False
@@ -131,10 +147,12 @@ class Host:
         """
         known = self._peers.get(client_hop(hello.name))
         peer = self._reception.admit(hello, known, self.now())
-        if isinstance(peer, Client) and known is not None and known is not peer:
-            self._log.info("client replaced by a newcomer", client=peer.name)
-            self._end_link(known)
-            self._end_turn(self.now())
+        if isinstance(peer, Client):
+            if known is not None and known is not peer:
+                self._log.info("client replaced by a newcomer", client=peer.name)
+                self._end_link(known)
+            if peer.name in self._departed:
+                self._tell_departed(peer.name, self.now())
         if isinstance(peer, Neighbour):
             self._rivals[peer.name].check(peer, hello, wire, self.now())
         self._detach(peer)
@@ -287,6 +305,7 @@ class Host:
             self._give_up(peer)
         else:
             self._peers.pop(peer.hop, None)
+            self._put_off(peer)
             peer.link.drop_inbox()
 
     def _depart(self, client: Client) -> None:
@@ -294,18 +313,31 @@ class Host:
         if client.grace is not None:
             client.grace.cancel()
             client.grace = None
-        self._flow.waiting.pop(client, None)
+        self._put_off(client)
         self._unacknowledged.pop(client, None)
         client.link.drop_inbox()
         if self._peers.get(client.hop) is not client:
             return
         del self._peers[client.hop]
-        self._departed.append(client.name)
+        self._departed[client.name] = None
         self._log.info("client left", client=client.name, undelivered=client.link.pending)
+
+    def _put_off(self, peer: Peer) -> None:
+        """A peer has nothing to hand over any more."""
+        self._flow.waiting.pop(peer, None)
+        self._rounds.remove(peer)
+        self._busy.pop(peer.hop, None)
+
+    def _tell_departed(self, client: ClientName, now: float) -> None:
+        """Tell the core that a client has gone."""
+        del self._departed[client]
+        effects = self._core.client_left(client, now)
+        self._rounds.used += MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT
+        self._carry_out(effects)
 
     def _give_up(self, neighbour: Neighbour) -> None:
         """Begin anew with a neighbour, when it comes back."""
-        self._flow.waiting.pop(neighbour, None)
+        self._put_off(neighbour)
         lost = neighbour.link.forget()
         if lost:
             self._log.error("messages given up", neighbour=neighbour.name, messages=lost)
@@ -328,7 +360,8 @@ class Host:
         now = self.now()
         # For what an acknowledgement that came has made room for.
         self._touch(peer)
-        self._take_from(peer, now)
+        if not (peer in self._flow.waiting or peer.hop in self._busy):
+            self._rounds.add(peer)
         self._end_turn(now)
 
     def _noted(self, peer: Peer) -> None:
@@ -356,12 +389,14 @@ class Host:
             peer.wire.abort()
 
     def _take_from(self, peer: Peer, now: float) -> None:
-        """Hand over what has come from a peer, as long as there is room behind us."""
+        """Hand over what has come from a peer, as long as its turn lasts and there is room."""
         if isinstance(peer, Operator):
             self._answer(peer, now)
-        elif not self._hand_over(peer, now):
-            self._flow.waiting[peer] = None
+        else:
+            self._hand_over(peer, now)
+        if peer.link.inbox or peer.hop in self._busy:
             return
+        self._rounds.rest(peer)
         if not peer.leaving:
             return
         if isinstance(peer, Client) and peer.wire is not None:
@@ -370,46 +405,73 @@ class Host:
         else:
             self._close(peer, Goodbye())
 
-    def _hand_over(self, peer: Peer, now: float) -> bool:
-        """Give the core what has come from a peer; False if the rest has to wait."""
+    def _hand_over(self, peer: Peer, now: float) -> None:
+        """Give the core what has come from a peer; if there is more than it may have now, see to it
+        that the peer is asked again."""
         link, hop = peer.link, peer.hop
-        while link.inbox:
+        while link.inbox or self._core.is_busy(hop):
+            if self._core.is_busy(hop):
+                self._busy[hop] = peer
+                return
             if not self._flow.admits(peer):
-                return False
-            messages, frames = link.hand_over_some(QUANTUM)
-            self._messages_in += len(messages)
-            at = 0
-            while True:
-                for hops, count in self._core.pass_on(hop, messages, at):
-                    self._queue_for(hops, frames[at : at + count])
-                    at += count
-                if at == len(messages):
-                    break
-                message, frame = messages[at], frames[at]
-                try:
-                    check_room(message, len(frame))
-                    effects = self._core.receive(hop, message, now)
-                except PeerError as error:
-                    self._expel(peer, error)
-                    return True
-                closed = self._carry_out(effects, message, frame)
-                if closed and self._peers.get(hop) is not peer:
-                    break  # The rest was said by somebody who is not here any more.
-                at += 1
+                self._flow.waiting[peer] = None
+                return
+            if peer.units <= 0:
+                self._rounds.add(peer)
+                return
+            limit = QUANTUM if type(link.inbox[0]) is Pub else OPERATIONS_AT_ONCE
+            messages, frames = link.hand_over_some(limit)
+            taken = self._take_batch(peer, messages, frames, now)
+            if self._peers.get(hop) is not peer:
+                return
+            self._messages_in += taken
+            if taken < len(messages):
+                link.take_back(messages[taken:], frames[taken:])
             self._touch(peer)  # For the acknowledgement.
             self._flush(now)
-        return True
+
+    def _take_batch(
+        self, peer: Peer, messages: list[AnyMessage], frames: list[bytes], now: float
+    ) -> int:
+        """Give the core messages of a peer, publications by the batch; returns how many it got. The
+        rest has to wait, or was said by a peer that is not here any more."""
+        hop, core, at = peer.hop, self._core, 0
+        while True:
+            runs = core.pass_on(hop, messages, at)
+            for hops, count in runs:
+                self._queue_for(hops, frames[at : at + count])
+                at += count
+            if runs:
+                self._rounds.use(peer, batch_units(runs))
+            if at == len(messages) or peer.units <= 0 or core.is_busy(hop):
+                return at
+            message, frame = messages[at], frames[at]
+            try:
+                check_room(message, len(frame))
+                effects = core.receive(hop, message, now)
+            except PeerError as error:
+                self._expel(peer, error)
+                return len(messages)
+            self._rounds.use(peer, MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT)
+            at += 1
+            if self._carry_out(effects, message, frame) and self._peers.get(hop) is not peer:
+                return len(messages)  # The rest was said by somebody who is not here any more.
 
     def _answer(self, operator: Operator, now: float) -> None:
-        while operator.link.inbox:
-            message = operator.link.hand_over()
-            if not isinstance(message, Inspect):
-                raise ProtocolError("an operator may inspect, and nothing else")
-            if message.what == "status":
-                report = Report(message.req, self.status())
-                self._carry_out([Send((operator.hop,), report)])
-            else:
-                self._carry_out(self._core.receive(operator.hop, message, now))
+        if not operator.link.inbox:
+            return
+        message = operator.link.hand_over()
+        if not isinstance(message, Inspect):
+            self._expel(operator, ProtocolError("an operator may inspect, and nothing else"))
+            return
+        self._rounds.use(operator, QUESTION_UNITS)
+        if message.what == "status":
+            report = Report(message.req, self.status())
+            self._carry_out([Send((operator.hop,), report)])
+        else:
+            self._carry_out(self._core.receive(operator.hop, message, now))
+        if operator.link.inbox:
+            self._rounds.add(operator)
 
     # Effects.
 
@@ -473,20 +535,36 @@ class Host:
             self._dirty.append(peer)
 
     def _end_turn(self, now: float) -> None:
-        """Leave nothing behind: tell the core who has gone, write, and let in what waited."""
+        """Write, tell the core who has gone and let in what waits, until the round is over."""
+        rounds = self._rounds
         while True:
-            while self._departed:
-                self._carry_out(self._core.client_left(self._departed.popleft(), now))
             self._flush(now)
+            if rounds.over:
+                break
             if self._departed:
+                self._tell_departed(next(iter(self._departed)), now)
                 continue
-            peer = self._flow.next()
+            for hop in self._core.take_freed() if self._busy else ():
+                if hop in self._busy:
+                    rounds.add(self._busy.pop(hop))
+            while (waited := self._flow.next()) is not None:
+                rounds.add(waited)
+            peer = rounds.next()
             if peer is None:
                 break
             self._take_from(peer, now)
+        if rounds.used and not self._round_ends:
+            self._round_ends = True
+            self._clock.callLater(0, self._guarded, self._next_round)
         if self._unacknowledged and not self._acknowledging:
             self._acknowledging = True
             self._clock.callLater(ACK_DELAY_S, self._guarded, self._acknowledge)
+
+    def _next_round(self) -> None:
+        """The reactor has looked at its sockets and timers."""
+        self._round_ends = False
+        self._rounds.used = 0.0
+        self._end_turn(self.now())
 
     def _flush(self, now: float) -> None:
         """Write each link that was touched once, and see whether its queue has grown too long."""

@@ -50,7 +50,7 @@ class Wire(Protocol):
 class Peer:
     """The part that is the same for everyone."""
 
-    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "outgoing", "wire")
+    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "outgoing", "units", "wire")
 
     def __init__(self, hop: Hop, link: Link, delay_s: float = 0.0) -> None:
         self.hop = hop
@@ -64,6 +64,8 @@ class Peer:
         self.outgoing: list[bytes] = []
         #: Whether it is on the host's list of links to look after at the end of the turn.
         self.dirty = False
+        #: Units of work that are left of its turn, or were overdrawn (`overlay.hosts.rounds`).
+        self.units = 0.0
 
 
 class Neighbour(Peer):

@@ -340,12 +340,65 @@ class Index(Generic[E]):
                     found += [record for record in group if filter.overlaps(record.filter)]
         return self._in_order(found, view)
 
+    def search(self, filter: Filter) -> Search[E]:
+        """The same piece by piece, whatever the versions, in the order of the tree."""
+        return Search(self._root, filter)
+
+    def __contains__(self, entry: E) -> bool:
+        return id(entry) in self._records
+
     def _in_order(self, found: list[IndexRecord[E]], view: View | None) -> list[E]:
         if len(found) > 1:
             found.sort(key=_number)
         if self._marked:
             return [record.entry for record in found if is_visible(record.entry, view)]
         return [record.entry for record in found]
+
+
+class Search(Generic[E]):
+    """The entries that overlap a filter, found piece by piece, while the index may change.
+
+    Whoever searches has to see whether what was found is still there. What was there when the
+    search began and is still there is found once: records never move up in the tree or from one
+    branch to another. What comes later may be found or not.
+    """
+
+    __slots__ = ("_at", "_filter", "_group", "_stack", "done", "looked")
+
+    def __init__(self, root: Node[E], filter: Filter) -> None:
+        self._filter = filter
+        self._stack: list[Node[E]] = [root]
+        #: Records of the node that was looked at last, and how many of them have been tested.
+        self._group: list[IndexRecord[E]] = []
+        self._at = 0
+        self.done = False
+        #: How many records and nodes have been looked at so far.
+        self.looked = 0
+
+    def some(self, limit: int) -> list[E]:
+        """The next entries; at most so many records and nodes are looked at. `done` after the
+        last."""
+        found: list[E] = []
+        filter, stack = self._filter, self._stack
+        end = self.looked + limit
+        while (limit := end - self.looked) > 0:
+            group = self._group[self._at : self._at + limit]
+            if group:
+                self._at += len(group)
+                self.looked += len(group)
+                found += [each.entry for each in group if filter.overlaps(each.filter)]
+            elif stack:
+                self.looked += 1
+                node = stack.pop()
+                self._group, self._at = list(node.records), 0
+                if (branches := node.branches) is not None:
+                    for others in branches.cross(filter.predicates, stack, roughly=True):
+                        self._group += others
+            else:
+                self.done = True
+                return found
+        self.done = not (stack or self._at < len(self._group))
+        return found
 
 
 def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:

@@ -51,6 +51,9 @@ LEAF_SIZE: Final = 8
 #: Sizes of cells, or lengths of prefixes, up to which many values are looked up together.
 FEW_SIZES: Final = 4
 
+#: Equal values up to which one looks at all of them for those in an interval.
+MANY_VALUES: Final = 64
+
 T = TypeVar("T")
 
 
@@ -275,11 +278,16 @@ class Branches(Generic[T]):
         yield from self.piles.items()
 
     def cross(
-        self, predicates: Mapping[str, Interval], stack: list[Node[T]]
+        self,
+        predicates: Mapping[str, Interval],
+        stack: list[Node[T]],
+        *,
+        roughly: bool = False,
     ) -> Iterator[Iterable[IndexRecord[T]]]:
-        """What can overlap a filter: pushes children on the stack, returns groups."""
+        """What can overlap a filter: children are put on the stack, groups returned. Roughly: some
+        that cannot as well, so that it takes no look at each of very many."""
         for name, part in self.parts.items():
-            part.cross(predicates.get(name, _ANYTHING), stack)
+            part.cross(predicates.get(name, _ANYTHING), stack, roughly=roughly)
         for end, ladder in self.ladders.items():
             yield from ladder.cross(predicates.get(end.name, _ANYTHING))
         yield from self.piles.values()
@@ -367,13 +375,15 @@ _ANYTHING: Final = Interval()
 class _Part(Generic[T]):
     """The children of a node under one attribute."""
 
-    __slots__ = ("cells", "equal", "name", "node", "prefixes", "present", "used")
+    __slots__ = ("_in_order", "cells", "equal", "name", "node", "prefixes", "present", "used")
 
     def __init__(self, node: Node[T], name: str, used: frozenset[str]) -> None:
         self.node = node
         self.name = name
         self.used = used
         self.equal: dict[Any, Node[T]] = {}
+        #: The equal values in their order, numbers and strings apart, once there are many.
+        self._in_order: dict[type, SortedList] | None = None
         self.cells: dict[float, dict[float, Node[T]]] = {}
         self.prefixes: dict[int, dict[str, Node[T]]] = {}
         self.present: dict[None, Node[T]] = {}
@@ -392,12 +402,33 @@ class _Part(Generic[T]):
         node = shelf.get(cell.key)
         if node is None:
             node = shelf[cell.key] = Node(self, cell)
+            if cell.kind is CellKind.EQUAL:
+                self._put_in_order(cell.key)
         return node
 
+    def _put_in_order(self, value: Any) -> None:
+        if self._in_order is not None:
+            if value.__class__ is not tuple:
+                self._in_order[str if value.__class__ is str else float].add(value)
+        elif len(self.equal) > MANY_VALUES:
+            self._in_order = {str: SortedList(), float: SortedList()}
+            for known in self.equal:
+                self._put_in_order(known)
+
+    def _equal_between(self, interval: Interval) -> Iterable[Node[T]]:
+        """The children of equal values that the interval contains, without a look at all."""
+        if self._in_order is None:
+            return [node for value, node in self.equal.items() if interval.contains(value)]
+        values = self._in_order[str if interval.kind == "string" else float]
+        found = values.irange(interval.lo, interval.hi)  # Also at an open end; that is tested.
+        return map(self.equal.__getitem__, found)
+
     def drop(self, cell: Cell) -> None:
-        """Remove the child in the cell, which is empty, and what that leaves empty."""
+        """Take away the child in the cell, which is empty, and what that leaves empty."""
         if cell.kind is CellKind.EQUAL:
             del self.equal[cell.key]
+            if self._in_order is not None and cell.key.__class__ is not tuple:
+                self._in_order[str if cell.key.__class__ is str else float].remove(cell.key)
         elif cell.kind is CellKind.CELL:
             del self.cells[cell.size][cell.key]
             if not self.cells[cell.size]:
@@ -462,7 +493,7 @@ class _Part(Generic[T]):
                     return False
         return True
 
-    def cross(self, interval: Interval, stack: list[Node[T]]) -> None:
+    def cross(self, interval: Interval, stack: list[Node[T]], *, roughly: bool = False) -> None:
         """Push the children where an interval can overlap this one."""
         if interval.is_point:
             self.reach(interval.lo, stack)
@@ -478,24 +509,28 @@ class _Part(Generic[T]):
             keys = BOOLEAN_KEYS.values()
             stack.extend(self.equal[key] for key in keys if key in self.equal)
         else:
-            stack.extend(node for value, node in self.equal.items() if interval.contains(value))
+            stack.extend(self._equal_between(interval))
             if interval.kind == "number":
                 for size, numbered in self.cells.items():
-                    stack.extend(_numbered_between(numbered, size, interval.lo, interval.hi))
+                    stack.extend(
+                        _numbered_between(numbered, size, interval.lo, interval.hi, roughly=roughly)
+                    )
             else:
                 for length, named in self.prefixes.items():
                     stack.extend(_named_between(named, length, interval.lo, interval.hi))
 
 
 def _numbered_between(
-    numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any
-) -> Iterator[Node[T]]:
-    """The cells where an interval can overlap [lo, hi]; looks only at these if they are few."""
+    numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any, *, roughly: bool
+) -> Iterable[Node[T]]:
+    """The cells where an interval can overlap [lo, hi], without a look at all if those are few."""
     first = lo // size - 1.0 if lo is not None else -math.inf
     last = hi // size if hi is not None else math.inf
     if last - first < len(numbered):
         cells = (first + step for step in range(int(last - first) + 1))
         return (numbered[cell] for cell in cells if cell in numbered)
+    if roughly:
+        return numbered.values()
     return (node for cell, node in numbered.items() if first <= cell <= last)
 
 

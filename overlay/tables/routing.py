@@ -21,11 +21,11 @@ import msgspec
 
 from overlay.errors import NotHeld, ProtocolError
 from overlay.filters import Filter, Value
-from overlay.matching.index import View, is_visible
+from overlay.matching.index import Index, View, is_visible
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
 from overlay.tables.last_word import settle
-from overlay.tables.space import Entry, Space, by_client_and_number
+from overlay.tables.space import Entry, Space, SpaceSearch, by_client_and_number
 
 
 class Home(NamedTuple):
@@ -41,12 +41,14 @@ class Outcome(NamedTuple):
 
     `forward` is the operation itself on its way; `triggered` are the (un-)subscriptions of others
     that it attracts or sends back (internally triggered operations, Definition 3.3). `read` are the
-    filters of the subscriptions that were looked at to find out, whether they move or not.
+    filters of the subscriptions that were looked at to find out, whether they move or not. `rest`
+    finds more of `triggered`, if they are too many for one turn.
     """
 
     forward: list[tuple[Hop, Operation]]
     triggered: list[tuple[Hop, Operation]]
     read: list[Filter]
+    rest: Retargeting | None = None
 
 
 class Scope(NamedTuple):
@@ -63,6 +65,67 @@ class Scope(NamedTuple):
 PLAIN = Scope()
 
 
+class Retargeting:
+    """The rest of moving subscriptions after a change of what is advertised behind a hop, in parts.
+
+    The change itself is made at once; the entries that it concerns are found and told to the hop
+    piece by piece. Several changes can be under way, and what comes to the same:
+
+    Let s(0), s(1), ... be whether an entry has to be known to the hop before and after each change
+    that concerns it. The part of change i, when it comes to the entry, compares s(i-1) with what
+    the tables say now, s(m), m >= i, and if they differ tells the hop s(m). Parts go on in the
+    order of the changes. Say that the hop was last told s(a), or knows s(0) = s(a), and that the
+    tables say s(n) in the end, another thing. Whoever told s(a) was the part of a change up to a,
+    so that of change a+1 comes after it. That compares s(a) with s(m), m > a. If they differ, it
+    tells, and s(a) was not the last. If not, the same holds for change m+1, and so on up to the
+    last, which compares s(a) with s(n) and tells. So in the end the hop knows what the tables say.
+
+    An entry of the PRT that comes meanwhile is sent as the tables say, and one that goes is dropped
+    at every hop for which something is under way: it may be known there. To be told what one knows
+    already, or that something goes that one does not have, changes nothing.
+    """
+
+    def __init__(self, source: Hop, search: SpaceSearch, found: list[Entry]) -> None:
+        self.source = source
+        self._search = search
+        self._found = found
+        #: What the SRT has got since just before the change, and what it has lost since: without
+        #: the one and with the other it is as it was.
+        self._gained: dict[Entry, None] = {}
+        self._lost_yes: Index[Entry] = Index()
+        self._lost_no: Index[Entry] = Index()
+
+    def gains(self, entry: Entry) -> None:
+        """The SRT gets an entry from the hop."""
+        self._gained[entry] = None
+
+    def loses(self, entry: Entry) -> None:
+        """The SRT loses an entry from the hop."""
+        if entry in self._gained:
+            del self._gained[entry]
+        else:
+            (self._lost_yes if entry.positive else self._lost_no).insert(entry)
+
+    @property
+    def done(self) -> bool:
+        return self._search.done and not self._found
+
+    def some(self, routing: Routing, view: View | None, limit: int) -> list[tuple[Hop, Operation]]:
+        """The next operations that have to be sent."""
+        entries, self._found = self._found[:limit], self._found[limit:]
+        if len(entries) < limit:
+            entries += self._search.some(limit - len(entries), view)
+        space, moved = routing.srt[self.source], list[tuple[Hop, Operation]]()
+        for entry in entries:
+            if entry.hop == self.source or entry not in routing.prt:
+                continue
+            now = space.reaches(entry.filter, view)
+            lost = self._lost_yes, self._lost_no
+            if now != space.reaches(entry.filter, view, without=self._gained, lost=lost):
+                moved.append((self.source, attracted(entry) if now else taken_back(entry)))
+        return moved
+
+
 class Routing:
     """SRT, PRT and CRT of one broker."""
 
@@ -76,8 +139,22 @@ class Routing:
         self._marked: dict[Version, list[tuple[Space, Entry]]] = {}
         #: The tables that keep the state before each retired version.
         self._retired: dict[Version, dict[Space, None]] = {}
+        #: Changes of the SRT because of which subscriptions still have to be moved.
+        self.retargeting: dict[Retargeting, None] = {}
 
     # --- at a client's edge broker ---
+
+    def is_long(self, source: Hop, operation: Operation, view: View | None, limit: int) -> bool:
+        """Whether it takes more than so many looks at the client's own entries to `admit` this."""
+        space, client = self.space(operation.kind, source), operation.client
+        if space.count_of(client) <= limit:
+            return False
+        search = space.search([operation.filter])
+        near = [entry for entry in search.some(limit, view) if entry.client == client]
+        # For a hole that may carve nothing any more all that it overlaps has to be looked at.
+        return not search.done or any(
+            not entry.positive and not operation.filter.covers(entry.filter) for entry in near
+        )
 
     def admit(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Operation:
         """The client's operation with what it changes worked out; apply it next.
@@ -111,8 +188,17 @@ class Routing:
 
     # --- at every broker ---
 
-    def apply(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Outcome:
+    def apply(
+        self,
+        source: Hop,
+        operation: Operation,
+        scope: Scope = PLAIN,
+        *,
+        limit: int | None = None,
+    ) -> Outcome:
         """Carry out an operation, and say what has to be sent because of it.
+
+        With a limit, if that takes more looks at subscriptions, only a part of it (`rest`).
 
         Bringing what is here already changes nothing, nor does dropping what is not: an operation
         may have been carried out on behalf of the source (`apply_here`), or a plain operation that
@@ -129,7 +215,13 @@ class Routing:
             return Outcome(self._apply_subscription(source, operation, scope), [], [])
         space = self.space(operation.kind, source)
         dropped = self._dropped(space, source, operation, scope)
-        changed = [entry.filter for entry in dropped]
+        # What a later word of its client covers decides nothing: it goes, and nothing changes.
+        decides = operation.store or (
+            operation.seq not in operation.drop
+            and space.get(operation.client, operation.seq, scope.view) is not None
+        )
+        covers = operation.filter.covers
+        changed = [entry.filter for entry in dropped if not (decides and covers(entry.filter))]
         if operation.store:
             changed.append(operation.filter)
 
@@ -139,15 +231,17 @@ class Routing:
             if operation.store:
                 self._add(space, operation, source, scope)
 
-        triggered, read = self._retarget(source, changed, change, scope)
-        return Outcome([(hop, operation) for hop in self._others(source)], triggered, read)
+        triggered, read, rest = self._retarget(source, changed, change, scope, limit)
+        forward = [(hop, operation) for hop in self._others(source)]
+        return Outcome(forward, triggered, read, rest)
 
     def _apply_subscription(
         self, source: Hop, operation: Operation, scope: Scope
     ) -> list[tuple[Hop, Operation]]:
         drop_at: dict[Hop, list[int]] = {}
+        retracting = {job.source for job in self.retargeting}
         for entry in self._dropped(self.prt, source, operation, scope):
-            for hop in self.towards(entry, scope.view):
+            for hop in self.towards(entry, scope.view, retracting):
                 drop_at.setdefault(hop, []).append(entry.seq)
             self._remove(self.prt, entry, scope)
         store_at: list[Hop] = []
@@ -165,15 +259,22 @@ class Routing:
             if hop in store_at or hop in drop_at
         ]
 
-    def towards(self, entry: Entry, view: View | None = None) -> list[Hop]:
-        """The neighbours that an entry of the PRT has to be known to."""
+    def towards(
+        self, entry: Entry, view: View | None = None, retracting: Collection[Hop] = ()
+    ) -> list[Hop]:
+        """The neighbours that an entry of the PRT has to be known to, and those from which it may
+        not have been taken back yet."""
         others = self._others(entry.hop)
-        return [hop for hop in others if self.srt[hop].reaches(entry.filter, view)]
+        return [
+            hop for hop in others if hop in retracting or self.srt[hop].reaches(entry.filter, view)
+        ]
 
-    def forget(self, client: ClientName, view: View | None = None) -> list[tuple[Hop, Operation]]:
+    def forget(
+        self, client: ClientName, view: View | None = None, *, limit: int | None = None
+    ) -> Outcome:
         """Remove a client that has left from all tables, in every version.
 
-        Returns the un-subscriptions of others that this triggers.
+        Returns the un-subscriptions of others that this triggers; with a limit, perhaps a part.
         """
         source = self.crt.pop(client).hop
         for entry in self.prt.of(client):
@@ -187,30 +288,50 @@ class Routing:
         def change() -> None:
             for entry in gone:
                 assert space is not None
+                self._changes(entry, Retargeting.loses)
                 space.remove(entry)
 
-        triggered, _ = self._retarget(source, [entry.filter for entry in gone], change, Scope(view))
+        filters = [entry.filter for entry in gone]
+        triggered, _, rest = self._retarget(source, filters, change, Scope(view), limit)
         if is_client(source):
             self.srt.pop(source, None)
-        return triggered
+        return Outcome([], triggered, [], rest)
 
     def _retarget(
-        self, source: Hop, changed: list[Filter], change: Callable[[], None], scope: Scope
-    ) -> tuple[list[tuple[Hop, Operation]], list[Filter]]:
+        self,
+        source: Hop,
+        changed: list[Filter],
+        change: Callable[[], None],
+        scope: Scope,
+        limit: int | None,
+    ) -> tuple[list[tuple[Hop, Operation]], list[Filter], Retargeting | None]:
         """Change what is advertised behind a hop, and move the subscriptions that this concerns.
 
         An entry that only now has something to go to is attracted; one that has nothing to go to
         any more is taken back.
         """
-        if is_client(source):
+        if is_client(source) or not changed:
             change()
-            return [], []
+            return [], [], None
         space = self.srt[source]
         concerned: dict[tuple[str, int], Entry] = {}
-        for filter in changed:
-            for entry in self.prt.overlapping(filter, scope.view):
+        if limit is not None:
+            assert scope.version is None
+            search = self.prt.search(changed)
+            found = search.some(limit, scope.view)
+            if not search.done or any(job.source == source for job in self.retargeting):
+                job = Retargeting(source, search, found)
+                self.retargeting[job] = None
+                change()
+                return [], [], job
+            for entry in found:
                 if entry.hop != source:
                     concerned[by_client_and_number(entry)] = entry
+        else:
+            for filter in changed:
+                for entry in self.prt.overlapping(filter, scope.view):
+                    if entry.hop != source:
+                        concerned[by_client_and_number(entry)] = entry
         entries = [concerned[key] for key in sorted(concerned)]
         before = [space.reaches(entry.filter, scope.view) for entry in entries]
         change()
@@ -221,7 +342,13 @@ class Routing:
                 moved.append((source, attracted(entry)))
             elif was and not now:
                 moved.append((source, taken_back(entry)))
-        return moved, [entry.filter for entry in entries]
+        return moved, [entry.filter for entry in entries], None
+
+    def _changes(self, entry: Entry, how: Callable[[Retargeting, Entry], None]) -> None:
+        """An entry comes into the SRT or goes, while subscriptions are still being moved."""
+        for job in self.retargeting:
+            if job.source == entry.hop:
+                how(job, entry)
 
     def space(self, kind: str, source: Hop) -> Space:
         """The table that an operation of this kind and from this hop goes to."""
@@ -294,12 +421,16 @@ class Routing:
             return present
         entry = Entry(operation, source, scope.version)
         space.add(entry)
+        if space is not self.prt:
+            self._changes(entry, Retargeting.gains)
         if scope.version is not None:
             self._marked.setdefault(scope.version, []).append((space, entry))
         return entry
 
     def _remove(self, space: Space, entry: Entry, scope: Scope) -> None:
         if scope.version is None or entry.added_by == scope.version:
+            if space is not self.prt:
+                self._changes(entry, Retargeting.loses)
             space.remove(entry)
         else:
             space.mark_removed(entry, scope.version)

@@ -12,11 +12,11 @@ This module knows nothing of brokers, nor where an operation has to go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from overlay.filters import Filter, Value
 from overlay.matching.compiled_tests import Admission, never
-from overlay.matching.index import Index, View, in_runs, is_visible
+from overlay.matching.index import Index, Search, View, in_runs, is_visible
 from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
 from overlay.tables.last_word import reaches
@@ -26,6 +26,9 @@ from overlay.tables.versions import Seen
 #: Entries of one client that are looked through one by one. For more of them the index is asked,
 #: though it finds those of others too.
 FEW = 64
+
+#: Records that are looked at before one asks whether that was enough: mostly the first is.
+FIRST_LOOK = 8
 
 
 class Entry:
@@ -175,6 +178,10 @@ class Space:
         held = self._of.get(client, {})
         return [entry for seq in sorted(held) for entry in held[seq]]
 
+    def numbers_of(self, client: str) -> list[int]:
+        """The numbers of the client's entries, in the order in which they came."""
+        return list(self._of.get(client, ()))
+
     def clients(self) -> Iterable[str]:
         """The clients that have entries, in no particular order."""
         return self._of.keys()
@@ -281,18 +288,99 @@ class Space:
             if filter.overlaps(entry.filter) and is_visible(entry, view)
         ]
 
+    def search(self, filters: Sequence[Filter]) -> SpaceSearch:
+        """Find the entries that overlap one of the filters piece by piece."""
+        return SpaceSearch(self, filters)
+
+    def searches(self, filter: Filter) -> list[Search[Entry]]:
+        """The searches in the parts of the space, what says yes first."""
+        return [self._yes.search(filter), *([self._no.search(filter)] if self._holes else ())]
+
     def reaches(
-        self, filter: Filter, view: View | None = None, *, client: str | None = None
+        self,
+        filter: Filter,
+        view: View | None = None,
+        *,
+        client: str | None = None,
+        without: Collection[Entry] = (),
+        lost: tuple[Index[Entry], Index[Entry]] | None = None,
     ) -> bool:
-        """Whether some client (or this one) still holds a part of the filter."""
+        """Whether some client (or this one) still holds a part of the filter; or would, without
+        some entries, and with others, those that say yes and no, that are not here any more."""
         if client is not None:
             near = self.overlapping_of(client, filter, view)
             own_holes = [entry for entry in near if not entry.positive]
             return any(entry.positive and reaches(entry, filter, own_holes) for entry in near)
-        candidates = self._overlapping(filter, view, yes=True)
-        if not candidates or not (self._holes or self._before(view)):
-            return bool(candidates)
+        if self._before(view):
+            near = self._overlapping(filter, view, yes=True)
+            return bool(near) and self._reach(near, filter, self._holes_by_client(filter, view))
+        # Mostly the first that is found is enough, and thousands may overlap.
+        holes: dict[str, list[Entry]] | None = None
+        for index in (self._yes, *(lost[:1] if lost else ())):
+            search = index.search(filter)
+            while not search.done:
+                found = [
+                    entry
+                    for entry in search.some(FIRST_LOOK)
+                    if is_visible(entry, view) and entry not in without
+                ]
+                if found and not (self._holes or (lost and lost[1])):
+                    return True
+                if found and holes is None:
+                    holes = self._holes_by_client(filter, view, without, lost)
+                if found and holes is not None and self._reach(found, filter, holes):
+                    return True
+        return False
+
+    def _holes_by_client(
+        self,
+        filter: Filter,
+        view: View | None,
+        without: Collection[Entry] = (),
+        lost: tuple[Index[Entry], Index[Entry]] | None = None,
+    ) -> dict[str, list[Entry]]:
         holes: dict[str, list[Entry]] = {}
-        for hole in self._overlapping(filter, view, yes=False):
-            holes.setdefault(hole.client, []).append(hole)
+        near = self._overlapping(filter, view, yes=False)
+        for hole in near + (lost[1].overlapping(filter, view) if lost else []):
+            if hole not in without:
+                holes.setdefault(hole.client, []).append(hole)
+        return holes
+
+    @staticmethod
+    def _reach(candidates: list[Entry], filter: Filter, holes: dict[str, list[Entry]]) -> bool:
         return any(reaches(yes, filter, holes.get(yes.client, ())) for yes in candidates)
+
+
+class SpaceSearch:
+    """The entries of a space that overlap one of some filters, found piece by piece.
+
+    The space may change meanwhile: what was there when the search began and is still there is
+    found, what comes later perhaps. An entry that overlaps several filters is found for each.
+    """
+
+    def __init__(self, space: Space, filters: Sequence[Filter]) -> None:
+        self._space = space
+        self._filters = list(reversed(filters))
+        self._searches: list[Search[Entry]] = []
+        self._advance()
+
+    @property
+    def done(self) -> bool:
+        return not self._searches
+
+    def _advance(self) -> None:
+        while not self._searches and self._filters:
+            self._searches = self._space.searches(self._filters.pop())
+
+    def some(self, limit: int, view: View | None) -> list[Entry]:
+        """The next entries that the view sees; at most so many records are looked at."""
+        found: list[Entry] = []
+        while self._searches and limit > 0:
+            search = self._searches[0]
+            before = search.looked
+            found += search.some(limit)
+            limit -= search.looked - before
+            if search.done:
+                del self._searches[0]
+                self._advance()
+        return [entry for entry in found if is_visible(entry, view) and entry in self._space]

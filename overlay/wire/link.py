@@ -442,10 +442,8 @@ class Link:
         return self.inbox.popleft()
 
     def hand_over_some(self, limit: int) -> tuple[list[AnyMessage], list[bytes]]:
-        """The next messages for the core, at most so many, and their frames.
-
-        The core must get all of them.
-        """
+        """The next messages for the core, at most so many, and their frames; those that it does
+        not get are given back (`take_back`)."""
         inbox, waiting = self.inbox, self._inbox_frames
         if len(inbox) <= limit:
             messages, frames = list(inbox), list(waiting)
@@ -460,6 +458,15 @@ class Link:
         self._handed_bytes += size
         self.handed_over += len(messages)
         return messages, frames
+
+    def take_back(self, messages: list[AnyMessage], frames: list[bytes]) -> None:
+        """Messages that were handed over last have to wait after all."""
+        self.inbox.extendleft(reversed(messages))
+        self._inbox_frames.extendleft(reversed(frames))
+        size = sum(map(len, frames))
+        self._inbox_bytes += size
+        self._handed_bytes -= size
+        self.handed_over -= len(messages)
 
     def drop_inbox(self) -> None:
         """Drop what the core has not received."""

@@ -216,10 +216,15 @@ class _KeepsForwarded(Routing):
     """Attracts subscriptions, but does not take them back when no advertisement is left."""
 
     def _retarget(
-        self, source: Hop, changed: list[Filter], change: Callable[[], None], scope: Scope
+        self,
+        source: Hop,
+        changed: list[Filter],
+        change: Callable[[], None],
+        scope: Scope,
+        limit: int | None,
     ) -> Any:
-        moved, read = super()._retarget(source, changed, change, scope)
-        return [(hop, sent) for hop, sent in moved if sent.store], read
+        moved, read, _ = super()._retarget(source, changed, change, scope, None)
+        return [(hop, sent) for hop, sent in moved if sent.store], read, None
 
 
 class _Diverges:

@@ -229,9 +229,7 @@ def unstamped(broker: Broker) -> None:
 
 
 class _ExistsSpace(Space):
-    def reaches(
-        self, filter: Filter, view: View | None = None, *, client: str | None = None
-    ) -> bool:
+    def reaches(self, filter: Filter, view: View | None = None, **_: Any) -> bool:
         return any(entry.positive and exists_overlap(entry.filter, filter) for entry in self)
 
 

@@ -14,6 +14,8 @@ from overlay.effects import CancelTimer, Effect, SetTimer
 from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.peers import Peer
+from overlay.hosts.rounds import CLIENT_UNITS, MESSAGE_UNITS, ROUND_UNITS, Rounds
+from overlay.hosts.settings import CLIENT_GRACE_S
 from overlay.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
@@ -32,7 +34,7 @@ from overlay.messages import (
 )
 from overlay.wire.codec import decode
 from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
-from overlay.wire.link import ACK_DELAY_S
+from overlay.wire.link import ACK_DELAY_S, Link
 
 
 class Recorded:
@@ -70,9 +72,8 @@ class Setting:
     def __init__(self, core: type[Broker] = Broker) -> None:
         self.clock = Clock()
         names = [BrokerName("A"), BrokerName("B")]
-        self.host = Host(
-            core(BrokerName("M"), names), dict.fromkeys(names, 0.0), self.clock, self.crash
-        )
+        self.core = core(BrokerName("M"), names)
+        self.host = Host(self.core, dict.fromkeys(names, 0.0), self.clock, self.crash)
         self.wires: dict[str, Recorded] = {}
         self.connect("broker", "A")
         self.connect("broker", "B")
@@ -98,6 +99,14 @@ class Setting:
         self.answer("A")
         for wire in self.wires.values():
             wire.take()
+
+    def round(self) -> None:
+        """What a reactor does between two looks at its sockets: calls that are due by now. A
+        `Clock` would go on with what those have asked for."""
+        due = [call for call in self.clock.calls if call.getTime() <= self.clock.seconds()]
+        for call in due:
+            self.clock.calls.remove(call)
+            call.func(*call.args, **call.kw)
 
     def answer(self, name: str) -> None:
         """Say done to all that the neighbour was asked."""
@@ -226,3 +235,73 @@ def test_a_neighbour_in_a_new_life_is_told_everything_anew() -> None:
     told = setting.wires["B"].take()
     assert [m.client for m in told if isinstance(m, Join)] == ["p", "s"]
     assert [m.client for m in told if isinstance(m, Operation)] == ["p"]
+
+
+def test_a_client_with_many_operations_takes_turns_with_the_others() -> None:
+    """Each of its turns ends after so much work, and everybody else has one before the next."""
+    setting = Setting()
+    setting.subscribed("s")
+    setting.connect("client", "rude")
+    setting.say("rude", Join(1, "rude", ""))
+    setting.answer("A")
+    setting.answer("B")
+    setting.clock.advance(0)
+    flood = [Operation(0, "sub", "rude", n, Filter(cls="y", n=n)) for n in range(1000)]
+    setting.say("rude", *flood)
+    rude = setting.wires["rude"].peer
+    left = len(rude.link.inbox)
+    per_round = (ROUND_UNITS + CLIENT_UNITS) / MESSAGE_UNITS + 1
+    assert 1000 - per_round <= left < 1000
+    setting.round()
+    after = len(rude.link.inbox)
+    assert 0 < left - after <= per_round
+    # A publication that comes now is there after the next turn, not after the whole flood.
+    setting.say("A", Pub("p", 1, {"cls": "x"}))
+    setting.round()
+    assert Pub("p", 1, {"cls": "x"}) in setting.wires["s"].take()
+    assert len(rude.link.inbox) >= 1000 - 4 * per_round
+    setting.clock.advance(0)
+    assert not rude.link.inbox
+    assert setting.core.routing.prt.count_of("rude") == 1000
+
+
+def test_an_overdrawn_turn_is_paid_for_before_the_next_one() -> None:
+    rounds = Rounds()
+    first, second = (Peer(Hop(name), Link(name)) for name in ("@a", "@b"))
+    rounds.add(first)
+    rounds.add(second)
+    assert rounds.next() is first
+    rounds.use(first, 4 * CLIENT_UNITS)
+    rounds.add(first)
+    turns = []
+    for _ in range(5):
+        peer = rounds.next()
+        assert peer is not None
+        rounds.use(peer, CLIENT_UNITS)
+        rounds.add(peer)
+        turns.append(peer.hop)
+    assert turns == ["@b", "@b", "@b", "@b", "@a"]
+    rounds.rest(first)
+    assert first.units <= 0
+
+
+def test_clients_that_vanish_at_once_leave_over_several_rounds() -> None:
+    setting = Setting()
+    for n in range(200):
+        setting.connect("client", f"c{n}")
+        setting.say(f"c{n}", Join(1, f"c{n}", ""))
+        setting.answer("A")
+        setting.answer("B")
+        setting.clock.advance(0)
+    for n in range(200):
+        setting.host.lost(setting.wires[f"c{n}"], setting.wires[f"c{n}"].peer)
+    before = len(setting.core.routing.crt)
+    setting.clock.rightNow += CLIENT_GRACE_S
+    setting.round()
+    gone = before - len(setting.core.routing.crt)
+    assert 0 < gone <= ROUND_UNITS / MESSAGE_UNITS + 1
+    # One of them that comes back need not wait for the others.
+    setting.connect("client", "c199")
+    setting.say("c199", Join(1, "c199", ""))
+    setting.clock.advance(0)
+    assert list(setting.core.routing.crt) == ["c199"]

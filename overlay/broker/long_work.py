@@ -1,0 +1,291 @@
+"""Plain work that is too much for one turn, cut into operations and slices that are not.
+
+A client with a hundred thousand entries un-subscribes from all of them, or leaves; an advertisement
+attracts as many subscriptions. Each used to be one step. Here is how it is done in parts, and why
+nobody can tell the difference but by the clock.
+
+**A client's operation that concerns very many of its own entries** (`LongOperation`), at its edge
+broker. The last word decides: a word covers those before it. So the operation is stored first, as a
+word like any other, an un-subscription as a hole even if it will carve nothing in the end. From
+that moment on every publication is routed as if all were done: what it covers decides nothing any
+more. Then the covered entries are dropped, so many at a time, and at last the hole, if it carves
+nothing. Each part is a plain operation of its own, with the filter of the whole: neighbours carry
+it out as ever, a transaction that it conflicts with is protected from it as ever, and one that
+looks in between finds tables that decide the same. Whether the client holds any part of what it
+takes back is found out before, slice by slice, when nothing is changed yet.
+
+An un-advertisement is stored last, and only if it carves something. What is advertised decides
+where subscriptions have to be, and what its own client may publish; the client publishes nothing
+before all is done, and subscriptions follow each part as they follow any other un-advertisement.
+(With the hole first, each look at what is advertised would have to pass all that it covers.)
+
+What the client says meanwhile waits until all is done, whatever it is: its link is *busy*
+(`Broker.is_busy`), the host hands nothing over from it, and what comes all the same waits here. So
+the order of what a client says is kept, and its own words do not change under the search. Others
+go on. The client is answered when all parts are done everywhere, since all belong to one task.
+
+**A client that leaves with very many entries** (`LongLeave`), at its edge broker: they are taken
+back part by part, each a plain operation again, and when few are left it leaves as any other. A
+client of this name that comes meanwhile waits on the busy link; elsewhere the name is taken until
+all brokers have forgotten the client, as ever. That it is gone in part nobody can see but in what
+is not sent to it any more.
+
+**Subscriptions that an (un-)advertisement moves** (`MovingSubscriptions`), at every broker. The
+advertisement counts at once, and the subscriptions follow in slices; why that comes to the same is
+said in `overlay.tables.routing.Retargeting`. The task is not done before.
+
+This is a part of the broker, which carries operations out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from overlay.broker.requests import Task
+from overlay.broker.turns import Worked
+from overlay.effects import Effect
+from overlay.filters import Filter, Interval
+from overlay.messages import Hop, Kind, Leave, Operation
+from overlay.tables.last_word import reaches
+from overlay.tables.routing import Retargeting, not_held
+from overlay.tables.space import Entry, SpaceSearch
+
+if TYPE_CHECKING:
+    from overlay.broker.core import Broker
+
+#: Units of work (`overlay.broker.turns`) for an entry that is dropped: to find out which neighbours
+#: know it, and to take it out of the index.
+DROP_UNITS = 3
+
+#: Units for a subscription that may have to be moved: to compare what is advertised before and
+#: after, and to send it.
+MOVE_UNITS = 3
+
+#: Holes of a client that are compared with one of its words for a unit of work.
+HOLES_PER_UNIT = 16
+
+
+class LongWork(ABC):
+    """Work that the broker goes on with slice by slice."""
+
+    def __init__(self, broker: Broker, source: Hop, task: Task) -> None:
+        self.broker = broker
+        self.source = source
+        self.task = task
+        #: It waits in the queue of operations, or is over: there is nothing to do for it now.
+        self.pauses = False
+
+    @abstractmethod
+    def work(self, now: float) -> Worked:
+        """Do the next slice."""
+
+    def resumed(self, operation: Operation, now: float) -> list[Effect]:
+        """A part of it that had to wait may be carried out."""
+        raise AssertionError("nothing of this kind waits")
+
+    def parts(self, units: int) -> int:
+        """How many things of so many units make a slice."""
+        return max(self.broker.slice // units, 1)
+
+
+class LongOperation(LongWork):
+    """A client's operation that concerns very many of its entries; see the module's docstring."""
+
+    def __init__(self, broker: Broker, source: Hop, operation: Operation, task: Task) -> None:
+        super().__init__(broker, source, task)
+        self.operation = msgspec.structs.replace(operation, seq=0)
+        self._space = broker.routing.space(operation.kind, source)
+        self._search = self._space.search([operation.filter])
+        self._is_known_held = operation.positive
+        self._stored = False
+        #: An un-advertisement is stored at last; see the module's docstring.
+        self._is_stored_last = operation.kind == "uadv"
+        #: The client's words around the filter: those that say yes, the holes, and those it covers.
+        self._yes: list[Entry] = []
+        self._holes: list[Entry] = []
+        self._covered: list[int] = []
+        #: Holes that the filter does not cover, and that may carve nothing any more.
+        self._doubtful: list[Entry] = []
+        self._search_hole: SpaceSearch | None = None
+        self._carves = False
+
+    def work(self, now: float) -> Worked:
+        if self.pauses:
+            return Worked([])
+        if not self._search.done:
+            self._look()
+        elif not self._is_known_held:
+            return self._ask_whether_held(now)
+        elif not (self._stored or self._is_stored_last):
+            return self._store(True, now)
+        elif self._covered:
+            size = self.parts(DROP_UNITS)
+            some, self._covered = self._covered[-size:], self._covered[:-size]
+            return self._part(self._dropping(some), now)
+        elif self._doubtful:
+            return self._doubt(now)
+        elif not self._stored:
+            return self._store(self._carves, now)
+        elif not (self._is_stored_last or self.operation.positive or self._carves):
+            self._carves = True
+            return self._part(self._dropping([self.operation.seq]), now)
+        else:
+            return Worked(self.broker.long_done(self, now))
+        return Worked([], self.broker.slice, True)
+
+    def _store(self, store: bool, now: float) -> Worked:
+        """Carry out the operation itself."""
+        self._stored = True
+        return self._part(msgspec.structs.replace(self.operation, store=store, drop=()), now)
+
+    def _look(self) -> None:
+        """Look at some of the client's entries around the filter."""
+        operation, view = self.operation, self.broker.versions.view()
+        for entry in self._search.some(self.parts(1), view):
+            if entry.client != operation.client:
+                continue
+            (self._yes if entry.positive else self._holes).append(entry)
+            if operation.filter.covers(entry.filter):
+                self._covered.append(entry.seq)
+            elif entry.positive:
+                self._carves = True
+            else:
+                self._doubtful.append(entry)
+
+    def _ask_whether_held(self, now: float) -> Worked:
+        """Compare some words with the holes; the client holds a part if one is left over."""
+        filter = self.operation.filter
+        for _ in range(self.parts(1 + len(self._holes) // HOLES_PER_UNIT)):
+            if not self._yes:
+                return Worked(self.broker.long_failed(self, not_held(self.operation), now))
+            if reaches(self._yes.pop(), filter, self._holes):
+                self._is_known_held = True
+                self._yes.clear()
+                break
+        return Worked([], self.broker.slice, True)
+
+    def _doubt(self, now: float) -> Worked:
+        """Drop a hole that carves nothing any more."""
+        hole = self._doubtful[-1]
+        if self._search_hole is None:
+            self._search_hole = self._space.search([hole.filter])
+        view = self.broker.versions.view()
+        for entry in self._search_hole.some(self.parts(1), view):
+            if entry.client == hole.client and entry.positive and entry.seq < hole.seq:
+                break
+        else:
+            if not self._search_hole.done:
+                return Worked([], self.broker.slice, True)
+            self._next_hole()
+            return self._part(self._dropping([hole.seq]), now)
+        self._next_hole()
+        return Worked([], self.broker.slice, True)
+
+    def _next_hole(self) -> None:
+        self._doubtful.pop()
+        self._search_hole = None
+
+    def _dropping(self, numbers: list[int]) -> Operation:
+        drop = tuple(sorted(numbers))
+        return msgspec.structs.replace(self.operation, req=0, store=False, drop=drop)
+
+    def _part(self, part: Operation, now: float) -> Worked:
+        """Carry a part out, now or when no transaction is in its way."""
+        effects = self.broker.part_of_long(self, part, now)
+        return Worked(effects, self.broker.slice, not self.pauses)
+
+    def resumed(self, operation: Operation, now: float) -> list[Effect]:
+        self.pauses = False
+        if not self.operation.seq:
+            number = self.task.number = self.broker.next_number(self.source)
+            self.operation = msgspec.structs.replace(self.operation, seq=number)
+        operation = msgspec.structs.replace(operation, seq=self.operation.seq)
+        is_part = bool(operation.drop)
+        return self.broker.apply_part(self.task, operation, now, "undo" if is_part else "apply")
+
+
+class LongLeave(LongWork):
+    """A client that leaves and has very many entries; see the module's docstring."""
+
+    def __init__(self, broker: Broker, source: Hop, leave: Leave) -> None:
+        super().__init__(broker, source, Task(source, 0))
+        self.leave = leave
+        #: What is to be taken back: in which table, which numbers, and whether the holes as well.
+        #: Those go last, or they would uncover what they have carved out.
+        self._left: list[tuple[Kind, list[int], bool]] = []
+        for kind, holes in (("uadv", True), ("uadv", False), ("usub", True), ("usub", False)):
+            numbers = broker.routing.space(kind, source).numbers_of(leave.client)
+            self._left.append(("uadv" if kind == "uadv" else "usub", numbers, holes))
+
+    def work(self, now: float) -> Worked:
+        if self.pauses:
+            return Worked([])
+        if not self._left:
+            return Worked(self.broker.long_done(self, now))
+        kind, numbers, holes = self._left[-1]
+        space, view = self.broker.routing.space(kind, self.source), self.broker.versions.view()
+        some: list[Entry] = []
+        common: dict[str, Interval] = {}
+        for _ in range(self.parts(DROP_UNITS)):
+            if not numbers:
+                self._left.pop()
+                break
+            entry = space.get(self.leave.client, numbers[-1], view)
+            if entry is not None and (entry.positive or holes):
+                shared = _shared(common, entry) if some else dict(entry.filter.predicates)
+                if not shared:
+                    break  # The next part begins with it.
+                common = shared
+                some.append(entry)
+            numbers.pop()
+        if not some:
+            return Worked([], self.broker.slice, True)
+        return self._take_back(kind, some, Filter(common), now)
+
+    def _take_back(self, kind: Kind, some: Sequence[Entry], around: Filter, now: float) -> Worked:
+        """Drop entries by an operation around all of them."""
+        drop = tuple(sorted(entry.seq for entry in some))
+        part = Operation(0, kind, self.leave.client, drop[-1], around, store=False, drop=drop)
+        effects = self.broker.part_of_long(self, part, now)
+        return Worked(effects, self.broker.slice, not self.pauses)
+
+    def resumed(self, operation: Operation, now: float) -> list[Effect]:
+        self.pauses = False
+        return self.broker.apply_part(self.task, operation, now, "undo")
+
+
+def _shared(common: dict[str, Interval], entry: Entry) -> dict[str, Interval]:
+    """What the filters of a group and one more have in common: a filter around all of them."""
+    theirs = entry.filter.predicates
+    return {name: one for name, one in common.items() if theirs.get(name) == one}
+
+
+class CatchingUp(LongWork):
+    """What a source has said while it was busy, if that is too much for one turn."""
+
+    def work(self, now: float) -> Worked:
+        return Worked([] if self.pauses else self.broker.long_done(self, now))
+
+
+class MovingSubscriptions(LongWork):
+    """Subscriptions that a change of what is advertised attracts or sends back."""
+
+    def __init__(
+        self, broker: Broker, task: Task, rest: Retargeting, operation: Operation | None = None
+    ) -> None:
+        super().__init__(broker, rest.source, task)
+        self._rest = rest
+        self._operation = operation
+
+    def work(self, now: float) -> Worked:
+        broker, rest = self.broker, self._rest
+        moved = rest.some(broker.routing, broker.versions.view(), self.parts(MOVE_UNITS))
+        effects = broker.move(self.task, self.source, self._operation, moved, now)
+        if not rest.done:
+            return Worked(effects, broker.slice, True)
+        del broker.routing.retargeting[rest]
+        return Worked(effects + broker.long_done(self, now))

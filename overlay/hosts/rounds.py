@@ -1,0 +1,92 @@
+"""Whose messages the core takes next: peers take turns by work (deficit round robin).
+
+A peer that has messages in its inbox stands in a queue. In its turn it may use so many units of
+work (`overlay.broker.turns`); what is left waits for its next turn, behind everybody else. What a
+message costs is known only when the core has taken it, so a turn may be overdrawn, and the debt is
+paid in the next turns. A peer that is alone in the queue has one turn after the other: nothing is
+held back without need. So a client with forty thousand subscriptions delays another one by one
+turn at most, and not by forty thousand subscriptions.
+
+All turns between two looks of the reactor at its sockets and timers are a *round*, which ends when
+ROUND_UNITS are used. Slices of long work run between rounds.
+
+Units are counts, the same on every machine: nothing here looks at a clock. This module only keeps
+the account; the host acts on it.
+"""
+
+from __future__ import annotations
+
+from overlay.hosts.peers import Neighbour, Peer
+from overlay.messages import Run
+
+#: Units of work in one round: about 4 ms here, 12 ms on a slow machine. With a slice of long work
+#: after it, that stays under the 20 ms that nobody should have to wait.
+ROUND_UNITS = 160
+
+#: Units that a peer's turn gives it: a client's is a few operations or some hundred publications.
+#: A neighbour speaks for many clients.
+CLIENT_UNITS = 20
+NEIGHBOUR_UNITS = 80
+
+#: What a message costs that is no plain publication: to decode it, to look at the tables, to send
+#: what follows from it. Each effect beyond the first few costs more, and so does long work.
+MESSAGE_UNITS = 3
+EFFECTS_PER_UNIT = 4
+
+#: Plain publications that make a unit, by the batch: each counts once, and once for each hop.
+PUBLICATIONS_PER_UNIT = 32
+
+#: What an operator's question costs: a page of a table takes some milliseconds.
+QUESTION_UNITS = 80
+
+
+def batch_units(runs: list[Run]) -> float:
+    """The cost of publications that went by the batch."""
+    return sum([count * (1 + len(hops)) for hops, count in runs]) / PUBLICATIONS_PER_UNIT
+
+
+class Rounds:
+    """The queue of peers with messages, and what the present round has used."""
+
+    __slots__ = ("_queue", "used")
+
+    def __init__(self) -> None:
+        #: Peers with messages to hand over; the first is next.
+        self._queue: dict[Peer, None] = {}
+        #: Units that this round has used so far.
+        self.used = 0.0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def over(self) -> bool:
+        """Whether everything else has to wait for the next round."""
+        return self.used >= ROUND_UNITS
+
+    def add(self, peer: Peer) -> None:
+        """Put a peer at the end of the queue, if it does not stand there."""
+        self._queue.setdefault(peer)
+
+    def remove(self, peer: Peer) -> None:
+        self._queue.pop(peer, None)
+
+    def next(self) -> Peer | None:
+        """The peer whose turn it is, with its units; it leaves the queue. None if there is none."""
+        while self._queue:
+            peer = next(iter(self._queue))
+            del self._queue[peer]
+            peer.units += NEIGHBOUR_UNITS if isinstance(peer, Neighbour) else CLIENT_UNITS
+            if peer.units > 0:
+                return peer
+            self._queue[peer] = None  # It has overdrawn its last turns.
+        return None
+
+    def use(self, peer: Peer, units: float) -> None:
+        """A peer's message has cost so much."""
+        peer.units -= units
+        self.used += units
+
+    def rest(self, peer: Peer) -> None:
+        """A peer has nothing to hand over: it keeps its debt, and no savings."""
+        peer.units = min(peer.units, 0.0)
