@@ -105,7 +105,7 @@ class World:
         self.sim.send(client, Join(1, client, ""))
         self.sim.run()
 
-    def say(self, client: str, kind: Any, filter: Filter, *, events: bool = False) -> None:
+    def send(self, client: str, kind: Any, filter: Filter, *, events: bool = False) -> None:
         self._numbers[client] += 1
         number = self._numbers[client]
         self.sim.send(client, Operation(number, kind, client, number, filter, events=events))

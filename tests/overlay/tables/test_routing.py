@@ -72,7 +72,7 @@ class World:
         self.expected[client, message.req] = expected
         self.sim.send(client, message)
 
-    def say(self, client: str, kind: Any, filter: Filter) -> None:
+    def send(self, client: str, kind: Any, filter: Filter) -> None:
         accepted = self.oracle.operate(client, kind, filter)
         req = self.number(client)
         operation = Operation(req, kind, client, req, filter)
