@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlay.broker.core import Broker
+from overlay.broker.turns import SLICE
 from overlay.filters import Filter, between, eq, present
 from overlay.hosts.simulator import Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, ClientName, Done, Hop, Join, Operation, Pub
@@ -43,8 +46,13 @@ def trees(draw: st.DrawFn) -> nx.Graph[str]:
 class World:
     """A simulated overlay and its oracle, fed with the same operations."""
 
-    def __init__(self, tree: nx.Graph[str], tape: Tape) -> None:
-        self.sim = Simulator({b: list(tree[b]) for b in tree}, tape.choose)
+    def __init__(self, tree: nx.Graph[str], tape: Tape, slice: int = SLICE) -> None:
+        def broker(name: BrokerName, neighbours: Iterable[BrokerName]) -> Broker:
+            made = Broker(name, neighbours)
+            made.slice = slice
+            return made
+
+        self.sim = Simulator({b: list(tree[b]) for b in tree}, tape.choose, broker=broker)
         self.oracle = Oracle(tree)
         self.seq: Counter[str] = Counter()
         self.expected: dict[tuple[str, int], str] = {}
@@ -133,12 +141,14 @@ STEPS = st.lists(
     tree=trees(),
     places=st.lists(st.integers(0, 5), min_size=4, max_size=4),
     steps=STEPS,
+    slice=st.sampled_from([SLICE, 1, 2]),
     seed=st.integers(0, 2**16),
 )
 def test_at_rest_tables_and_deliveries_are_the_oracles(
-    tree: nx.Graph[str], places: list[int], steps: list[Any], seed: int
+    tree: nx.Graph[str], places: list[int], steps: list[Any], slice: int, seed: int
 ) -> None:
-    world = World(tree, Tape(seed=seed))
+    """Whether operations are carried out at once, or in slices."""
+    world = World(tree, Tape(seed=seed), slice)
     brokers = sorted(tree)
     for client, place in zip(CLIENTS, places, strict=True):
         world.join(client, brokers[place % len(brokers)])
@@ -163,6 +173,7 @@ def test_at_rest_tables_and_deliveries_are_the_oracles(
     steps=st.lists(OPERATIONS, min_size=4, max_size=20),
     broker=st.integers(0, 5),
     settled=st.booleans(),
+    slice=st.sampled_from([SLICE, 1]),
     seed=st.integers(0, 2**16),
 )
 def test_a_broker_that_begins_anew_takes_its_clients_with_it_and_learns_the_rest(
@@ -171,9 +182,10 @@ def test_a_broker_that_begins_anew_takes_its_clients_with_it_and_learns_the_rest
     steps: list[Any],
     broker: int,
     settled: bool,
+    slice: int,
     seed: int,
 ) -> None:
-    world = World(tree, Tape(seed=seed))
+    world = World(tree, Tape(seed=seed), slice)
     brokers = sorted(tree)
     restarted = brokers[broker % len(brokers)]
     for client, place in zip(CLIENTS, places, strict=True):
