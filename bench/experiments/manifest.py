@@ -1,11 +1,11 @@
-"""What an experiment's directory says of itself: manifest.json.
+"""The manifest of an experiment's directory: manifest.json.
 
-It names what was run (the specs with their seeds), by what (versions), where (the machine) and how
-(each command that has worked on it, since a sweep may be interrupted and resumed). Runs of another
-spec do not belong into a directory where an experiment of that name is already: comparing them
-would compare different things under one name.
+It names the specs with their seeds, the versions, the machine, and each command that has worked on
+the directory, since a sweep may be interrupted and resumed. Runs of another spec are refused in a
+directory that has an experiment of the same name: comparing them would compare different things
+under one name.
 
-This module must not know how anything is run.
+How anything is run must not be known here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES: Final = ("padres-tx", "twisted", "msgspec", "pydantic", "networkx", "s
 
 
 class ManifestError(Exception):
-    """The directory is not fit for this sweep; the message is a line for the person who asked."""
+    """The directory cannot be used for this sweep; the message is one line."""
 
 
 class Command(msgspec.Struct, kw_only=True):
@@ -41,40 +41,40 @@ class Command(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What stands in manifest.json."""
+    """The contents of manifest.json."""
 
     layout: int
     quick: bool
     #: By name, as they are run.
     experiments: dict[str, dict[str, Any]]
-    #: Of all runs, in the order of the sweep.
+    #: The ids of all runs, in the order of the sweep.
     runs: list[str]
     commands: list[Command]
 
 
 def record(directory: Path, specs: Sequence[Spec], runs: Sequence[str], *, quick: bool) -> Manifest:
-    """Write down what this command is going to run in the directory.
+    """Record what this command is going to run in the directory.
 
-    Raises ManifestError if something else is there.
+    Raises ManifestError if the directory has other contents.
     """
     path = directory / MANIFEST
     if path.exists():
         found = read(directory)
     elif directory.exists() and any(directory.iterdir()):
-        raise ManifestError(f"{directory} is neither empty nor an experiment's directory")
+        raise ManifestError(f"{directory} is neither empty nor the directory of an experiment")
     else:
         found = Manifest(layout=LAYOUT, quick=quick, experiments={}, runs=[], commands=[])
     if found.quick != quick:
         version = "short" if found.quick else "full"
-        raise ManifestError(f"{directory} holds the {version} version; take another directory")
+        raise ManifestError(f"{directory} has the {version} version; use another directory")
     for spec in specs:
         data = spec.as_data()
         there = found.experiments.get(spec.name)
         if there is not None and there != data:
             fields = [name for name in data if there.get(name) != data[name]] or ["fields"]
             raise ManifestError(
-                f"{directory} holds {spec.name} with other {', '.join(fields)}; "
-                "take another directory"
+                f"{directory} has {spec.name} with different {', '.join(fields)}; "
+                "use another directory"
             )
         found.experiments[spec.name] = data
     found.runs += [run for run in runs if run not in set(found.runs)]
@@ -104,12 +104,12 @@ def read(directory: Path) -> Manifest:
     except msgspec.DecodeError as error:
         raise ManifestError(f"{path} is damaged: {error}") from None
     if found.layout != LAYOUT:
-        raise ManifestError(f"{path} has layout {found.layout}, and {LAYOUT} is expected")
+        raise ManifestError(f"{path} has layout {found.layout}, expected {LAYOUT}")
     return found
 
 
 def replace(path: Path, what: Any) -> None:
-    """Write a JSON file so that it is there as a whole or not at all."""
+    """Write a JSON file atomically."""
     beside = path.with_name(path.name + ".new")
     text = msgspec.json.format(msgspec.json.encode(what), indent=2)
     with beside.open("wb") as file:
@@ -120,7 +120,7 @@ def replace(path: Path, what: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of ours and of what a run's speed depends on."""
+    """The versions of Python, of this package, and of those that a run's speed depends on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What can be said of a machine without naming it."""
+    """A description of the machine that does not identify it."""
     return {
         "system": platform.system(),
         "release": platform.release(),

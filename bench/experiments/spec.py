@@ -1,4 +1,4 @@
-"""What an experiment is to run, as people write it: a YAML file, checked, and unfolded into runs.
+"""The spec of an experiment: a YAML file, validated, and expanded into runs.
 
     name: mine
     topologies: [three, my-tree.yaml]
@@ -12,11 +12,11 @@
     quick: {transactions: 20, repetitions: 1}
 
 Lists are swept: every topology with every engine, and so on. `quick` changes fields for a short
-version. It is pydantic, and strict: an unknown field is an error, and every error is one line that
-names the file and the field.
+version. Validation is strict: an unknown field is an error, and every error is one line that names
+the file and the field.
 
-The paper's experiments are files beside this one, known by their names. This module must not know
-how anything is run.
+The paper's experiments are files in `specs/`, known by their names. How anything is run must not be
+known here.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ from topologies.text import SUFFIXES, read
 #: The experiments of Section 7, in the order of their figures (5 to 9).
 NAMES = ("base", "overlay_size", "concurrency", "clients", "regular_traffic")
 
-#: More runs than anybody waits for; it is a slip.
+#: A spec with more runs is a mistake.
 MAX_RUNS = 10_000
 
-#: As many scenario instances, each with its clients, as two cores have ever been seen to carry.
+#: The most scenario instances, each with its clients, that two cores have been seen to run.
 MAX_INSTANCES = 250
 
-#: What a person corrects at a time.
+#: As many as a person corrects at a time.
 MAX_ERRORS_SHOWN = 3
 
-#: The paper's step of the calibration of BL-WAIT.
+#: The step of the paper's calibration of BL-WAIT.
 PAPER_STEP_MS = 50.0
 
 
 class SpecError(Exception):
-    """A spec that is none; the message is one line, which names the file and the field."""
+    """An invalid spec; the message is one line, which names the file and the field."""
 
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
         raise ValueError("should have at least one entry")
     for value in values:
         if values.count(value) > 1:
-            raise ValueError(f"{value!r} stands twice")
+            raise ValueError(f"duplicate entry {value!r}")
     return values
 
 
@@ -108,7 +108,9 @@ def _wait(value: object) -> str | float:
         wait_ms = 0.0
     if not 0 < wait_ms <= WAIT_LIMIT_S * 1000:
         most = WAIT_LIMIT_S * 1000
-        raise ValueError(f"{value!r} is neither smallest nor paper nor above 0 and up to {most:g}")
+        raise ValueError(
+            f"invalid wait {value!r}: expected smallest, paper, or a number above 0 up to {most:g}"
+        )
     return wait_ms
 
 
@@ -121,7 +123,7 @@ class _Model(BaseModel):
 
 
 class Delays(_Model):
-    """Of each link between brokers, and of each client's; without it the topology's own count."""
+    """Of each link between brokers, and of each client's; by default those of the topology."""
 
     edges: DelayMs | None = None
     clients: DelayMs | None = None
@@ -150,21 +152,21 @@ class Spec(_Model):
     #: Of each coordinator: in all, and at once.
     transactions: Count
     concurrency: Many[Annotated[int, Field(ge=1, le=OPEN_LIMIT)]] = (1,)
-    #: How often the scenario is there, with clients and an event space of its own.
+    #: Instances of the scenario, each with its own clients and event space.
     instances: Many[Annotated[int, Field(ge=1, le=MAX_INSTANCES)]] = (1,)
     delay_ms: Delays = Delays()
-    #: Clients at brokers that are drawn, anew in each repetition and the same for all engines; or
-    #: as far apart as possible.
+    #: Clients at random brokers, different in each repetition and the same for all engines; or as
+    #: far apart as possible.
     placement: Literal["random", "spread"] = "random"
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: int = 1
-    #: Whether brokers record what they do; that takes time.
+    #: Whether brokers write traces, which costs time.
     trace: bool = False
     #: For engines that wait.
     bl_wait_ms: Many[Wait] = ("smallest",)
-    #: How many transactions in a row have to go right with a wait for it to work.
+    #: How many transactions in a row have to succeed with a wait that works.
     bl_wait_trials: Count = 100
-    #: What is different in the short version.
+    #: The fields that differ in the short version.
     quick: dict[str, Any] = {}
 
     _topologies: tuple[Topology, ...] = PrivateAttr(default=())
@@ -173,11 +175,11 @@ class Spec(_Model):
     @classmethod
     def _one_topology(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            # A field with nothing under it is one that is not given.
+            # A field without a value is not given.
             data = {field: value for field, value in data.items() if value is not None}
             if "topology" in data:
                 if "topologies" in data:
-                    raise _Wrong("topology: give this or topologies, not both")
+                    raise _Wrong("topology: cannot be combined with topologies")
                 data["topologies"] = data.pop("topology")
         return data
 
@@ -207,7 +209,7 @@ class Spec(_Model):
         names = [topology.name for topology in found]
         for name in names:
             if names.count(name) > 1:
-                raise _Wrong(f"topologies: two of them are called {name}")
+                raise _Wrong(f"topologies: two have the name {name}")
         edges_ms, clients_ms = self.delay_ms.edges, self.delay_ms.clients
         self._topologies = tuple(_delayed(each, edges_ms, clients_ms) for each in found)
         return self
@@ -221,7 +223,7 @@ class Spec(_Model):
             _options(workload, self.options | variant, f"variants.{name}", self.transactions)
         runs = sum(1 for _ in self.combinations())
         if runs > MAX_RUNS:
-            raise _Wrong(f"{runs} runs are more than {MAX_RUNS}")
+            raise _Wrong(f"too many runs: {runs}, expected at most {MAX_RUNS}")
         return self
 
     @property
@@ -249,12 +251,12 @@ class Spec(_Model):
                 yield engine, None
 
     def as_data(self) -> dict[str, Any]:
-        """For the manifest: what is run, without what could have been."""
+        """For the manifest: the version that is run."""
         return self.model_dump(mode="json", exclude={"quick"})
 
 
 class Combination(NamedTuple):
-    """What one run combines."""
+    """The combination of one run."""
 
     spec: Spec
     topology: Topology
@@ -268,7 +270,7 @@ class Combination(NamedTuple):
 
     @property
     def series(self) -> str:
-        """The engine, and how its wait is found."""
+        """The engine, and how its wait is chosen."""
         if self.wait is None:
             return self.engine
         wait = self.wait if isinstance(self.wait, str) else f"{self.wait:g}ms"
@@ -282,7 +284,7 @@ class Combination(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """The same for all engines and variants, so that they meet the same places."""
+        """The same for all engines and variants, so that they have the same placement."""
         about = (self.spec.seed, self.topology.name, self.instances, self.repetition)
         return random.Random(repr(about)).getrandbits(31)
 
@@ -309,8 +311,8 @@ def load(name_or_path: str | Path, *, quick: bool = False, **changes: Any) -> Sp
     if isinstance(name_or_path, str) and not path.suffix and path.name == name_or_path:
         hint = _did_you_mean(name_or_path, NAMES)
         raise SpecError(
-            f"no experiment is called {name_or_path!r}{hint}; there are {', '.join(NAMES)}, "
-            f"or give a path that ends in {', '.join(SUFFIXES)}"
+            f"unknown experiment {name_or_path!r}{hint}: expected one of {', '.join(NAMES)}, "
+            f"or a path that ends in {', '.join(SUFFIXES)}"
         )
     return _from_file(path, changes, quick=quick)
 
@@ -318,7 +320,7 @@ def load(name_or_path: str | Path, *, quick: bool = False, **changes: Any) -> Sp
 def _from_file(path: Path, changes: Mapping[str, Any], *, quick: bool) -> Spec:
     try:
         if path.suffix.lower() not in SUFFIXES:
-            raise SpecError(f"an experiment's file ends in {', '.join(SUFFIXES)}")
+            raise SpecError(f"expected a file name that ends in {', '.join(SUFFIXES)}")
         data = read(path)
         if not isinstance(data, Mapping):
             raise SpecError("should be a mapping of fields")
@@ -331,14 +333,14 @@ def parse(
     data: Mapping[str, Any], directory: Path = Path(), *, quick: bool = False, **changes: Any
 ) -> Spec:
     """The spec in plain data, with some fields changed, in either version; topology files are
-    looked for in the directory.
+    searched for in the directory.
 
-    Raises SpecError. Both versions are checked, whichever is asked for.
+    Raises SpecError. Both versions are validated, whichever is returned.
     """
     full = _validated(data, directory)
     for fixed in ("name", "quick"):
         if fixed in full.quick:
-            raise SpecError(f"quick: {fixed}: cannot be different in the short version")
+            raise SpecError(f"quick: {fixed}: cannot differ in the short version")
     try:
         short = _validated(_merged(data, full.quick), directory)
     except SpecError as error:
@@ -371,7 +373,7 @@ def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 class _Wrong(Exception):
-    """A field that is wrong in the light of others. Not a ValueError, for pydantic to let pass."""
+    """A field that conflicts with others. Not a ValueError, so that pydantic lets it pass."""
 
 
 def _topology(name: str, directory: Path) -> Topology:
@@ -405,7 +407,7 @@ def _options(
         raise _Wrong(f"transactions: {problem}, not {transactions}")
 
 
-#: pydantic's words for what a YAML writer calls otherwise.
+#: Messages in terms of YAML, for those of pydantic.
 _PLAIN_WORDS = {
     "model_type": "should be a mapping of fields",
     "dict_type": "should be a mapping",
@@ -416,7 +418,7 @@ _PLAIN_WORDS = {
 
 
 def _readable(error: ValidationError, prefix: str = "", model: type[BaseModel] = Spec) -> str:
-    """One line for what pydantic found: field, reason, and what stands there instead."""
+    """One line for pydantic's errors: field, reason, and the given value."""
     lines: list[str] = []
     found = error.errors(include_url=False)
     for item in found[:MAX_ERRORS_SHOWN]:
@@ -426,7 +428,7 @@ def _readable(error: ValidationError, prefix: str = "", model: type[BaseModel] =
             lines.append(f"unknown field {field!r}{hint}")
         elif item["type"] == "missing":
             lines.append(f"field {field!r} is missing")
-        elif item["type"] == "value_error":  # One of ours, which says it all.
+        elif item["type"] == "value_error":  # One of ours, which is complete.
             lines.append(f"{field.rstrip('.')}: {item['msg'].removeprefix('Value error, ')}")
         else:
             reason = _PLAIN_WORDS.get(item["type"], item["msg"])

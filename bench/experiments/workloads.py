@@ -236,7 +236,7 @@ class StreamOptions(NoOptions):
     @model_validator(mode="after")
     def _one_rate(self) -> Self:
         if self.rate_per_s is not None and self.share is not None:
-            raise ValueError("give rate_per_s or share, not both")
+            raise ValueError("rate_per_s cannot be combined with share")
         return self
 
 

@@ -1,9 +1,9 @@
-"""What an experiment should show, held against what it did: value, interval, verdict.
+"""The claims of the paper and of this project, judged by an experiment's results.
 
-Each claim is a ratio within one run of a sweep, since machines differ. Ratios are taken repetition
-by repetition, where both sides had the same places, and then averaged. A claim holds if its
-value is on the right side; whether the whole interval is, is said beside it. What was
-not run is not judged.
+Each claim is a ratio within one sweep, since machines differ. Ratios are taken repetition by
+repetition, where both sides had the same placement, and then averaged. A claim holds if its value
+is on the right side; a note says whether the whole interval is. A claim about runs that were not
+made is not judged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bench.report.intervals import Interval, Sample, interval, share_lost
+from bench.report.intervals import ConfidenceInterval, Sample, interval, share_lost
 from padres_tx import registry
 from padres_tx.audit.promises import KINDS, is_promised
 
@@ -32,32 +32,32 @@ MAX_OVER_DELAYS: Final = 1.1
 #: The share of the event rate that dispatching may cost.
 MAX_DROP: Final = {"s-tx": 0.02, "d-tx": 0.05}
 
-#: What has to come through without dispatching, of what is offered. Where less does, the machine
-#: has become slower since it was asked what it can do; then the publisher is held back anyway, and
-#: the rate says nothing about dispatching.
+#: The least share of the offered rate that has to arrive without dispatching. If less arrives, the
+#: machine has become slower since the throughput was measured; the publisher is then slowed down
+#: anyway, and the rate says nothing about dispatching.
 MIN_OFFERED: Final = 0.98
 
-#: Windows with and without dispatching, below which no drop is judged.
+#: The fewest windows with and without dispatching for which a drop is judged.
 MIN_WINDOWS: Final = 30
 
-#: Faults that no engine but BL-WAIT may show. Events of `consolidation` cross commits; there only
-#: D-TX promises that none is lost, doubled or misrouted.
+#: Faults that no engine with atomic transactions may show. Events of `consolidation` cross commits;
+#: only an engine that promises handovers promises that none of them is lost, doubled or misrouted.
 ALWAYS: Final = ("partial", "out_of_order", "unsent")
 CROSSING: Final = ("lost", "doubled", "misrouted")
 
 
-class Claim(NamedTuple):
-    """Something that should be so, and what was seen."""
+class JudgedClaim(NamedTuple):
+    """A claim, with what was measured and the verdict."""
 
     what: str
     wanted: str
     seen: str
     verdict: str
-    #: How sure that is, and where the numbers come from; if it did not hold, what they show.
+    #: How certain the verdict is, and what it rests on.
     note: str = ""
 
 
-def claims(results: Results) -> list[Claim]:
+def claims(results: Results) -> list[JudgedClaim]:
     """All claims, in the order of the figures."""
     return [
         *_against_waiting(results.runs),
@@ -73,7 +73,9 @@ def _verdict(value: float, *, least: float | None = None, most: float | None = N
     return HELD if good else MISSED
 
 
-def _sure(found: Interval, *, least: float | None = None, most: float | None = None) -> str:
+def _sure(
+    found: ConfidenceInterval, *, least: float | None = None, most: float | None = None
+) -> str:
     if found.low is None or found.high is None:
         return "one repetition: no interval"
     beyond = (least is not None and found.low < least) or (most is not None and found.high > most)
@@ -89,7 +91,7 @@ def _by_repetition(runs: pd.DataFrame, value: str, **at: Any) -> dict[int, float
     return {int(r): float(v) for r, v in chosen.groupby("repetition")[value].mean().items()}
 
 
-def _ratio(over: dict[int, float], under: dict[int, float]) -> Interval | None:
+def _ratio(over: dict[int, float], under: dict[int, float]) -> ConfidenceInterval | None:
     both = sorted(over.keys() & under.keys())
     ratios = [over[r] / under[r] for r in both if under[r]]
     return interval(ratios) if ratios else None
@@ -98,7 +100,7 @@ def _ratio(over: dict[int, float], under: dict[int, float]) -> Interval | None:
 # --- S-TX beside BL-WAIT ---
 
 
-def _against_waiting(runs: pd.DataFrame) -> Iterator[Claim]:
+def _against_waiting(runs: pd.DataFrame) -> Iterator[JudgedClaim]:
     base = runs[runs["figure"] == 5]
     for series, what, least in (
         ("bl-wait-paper", "the paper's 50 ms steps", MIN_OVER_PAPER_WAIT),
@@ -109,9 +111,9 @@ def _against_waiting(runs: pd.DataFrame) -> Iterator[Claim]:
         waiting = _by_repetition(base, "latency_ms_mean", series=series)
         ratio = _ratio(waiting, _by_repetition(base, "latency_ms_mean", series="s-tx"))
         if ratio is None:
-            yield Claim(title, wanted, "", UNKNOWN, "one of the two was not run")
+            yield JudgedClaim(title, wanted, "", UNKNOWN, "one of the two was not run")
             continue
-        yield Claim(
+        yield JudgedClaim(
             title,
             wanted,
             f"{ratio} times",
@@ -123,14 +125,14 @@ def _against_waiting(runs: pd.DataFrame) -> Iterator[Claim]:
 # --- growth with the overlay ---
 
 
-def _growth(runs: pd.DataFrame, delays: pd.DataFrame) -> Iterator[Claim]:
+def _growth(runs: pd.DataFrame, delays: pd.DataFrame) -> Iterator[JudgedClaim]:
     sized = runs[runs["figure"] == 6]
     wanted = f"at most {MAX_OVER_DELAYS:g} times the growth of counted message delays"
     for series in ("s-tx", "d-tx-ni", "d-tx"):
         mine = sized[sized["series"] == series]
         title = f"{series.upper()} from the smallest to the largest overlay, latency"
         if mine.empty or mine["brokers"].nunique() < 2:
-            yield Claim(title, wanted, "", UNKNOWN, "there were not two sizes of overlay")
+            yield JudgedClaim(title, wanted, "", UNKNOWN, "there were not two sizes of overlay")
             continue
         small, large = int(mine["brokers"].min()), int(mine["brokers"].max())
         counted = delays[(delays["figure"] == 6) & (delays["series"] == series)]
@@ -142,7 +144,7 @@ def _growth(runs: pd.DataFrame, delays: pd.DataFrame) -> Iterator[Claim]:
             for frame, column in ((mine, "latency_ms_mean"), (counted, "counted_delays"))
         )
         if latency is None or delay is None:
-            yield Claim(title, wanted, "", UNKNOWN, "the message delays were not counted")
+            yield JudgedClaim(title, wanted, "", UNKNOWN, "the message delays were not counted")
             continue
         over = latency.mean / delay.mean
         seen = (
@@ -150,13 +152,13 @@ def _growth(runs: pd.DataFrame, delays: pd.DataFrame) -> Iterator[Claim]:
             f"{small} to {large} brokers"
         )
         note = _sure(latency, most=MAX_OVER_DELAYS * delay.mean)
-        yield Claim(title, wanted, seen, _verdict(over, most=MAX_OVER_DELAYS), note)
+        yield JudgedClaim(title, wanted, seen, _verdict(over, most=MAX_OVER_DELAYS), note)
 
 
 # --- many clients ---
 
 
-def _clients(runs: pd.DataFrame) -> Iterator[Claim]:
+def _clients(runs: pd.DataFrame) -> Iterator[JudgedClaim]:
     mine = runs[(runs["figure"] == 8) & (runs["series"] == "d-tx")]
     title, wanted = "D-TX's throughput from 20 to 40 clients", "still rises"
     ratio = _ratio(
@@ -164,16 +166,16 @@ def _clients(runs: pd.DataFrame) -> Iterator[Claim]:
         _by_repetition(mine, "throughput_per_s", clients=20),
     )
     if ratio is None:
-        yield Claim(title, wanted, "", UNKNOWN, "20 and 40 clients were not both run")
+        yield JudgedClaim(title, wanted, "", UNKNOWN, "20 and 40 clients were not both run")
     else:
         verdict = HELD if ratio.mean > 1 else MISSED
-        yield Claim(title, wanted, f"{ratio} times", verdict, _sure(ratio, least=1.0))
+        yield JudgedClaim(title, wanted, f"{ratio} times", verdict, _sure(ratio, least=1.0))
 
 
 # --- regular traffic ---
 
 
-def _drops(points: pd.DataFrame) -> Iterator[Claim]:
+def _drops(points: pd.DataFrame) -> Iterator[JudgedClaim]:
     stream = points[(points["figure"] == 9) & points["offered_per_s"].notna()]
     for series, most in MAX_DROP.items():
         title = f"Regular traffic while {series.upper()} dispatches: drop of the event rate"
@@ -183,7 +185,7 @@ def _drops(points: pd.DataFrame) -> Iterator[Claim]:
         without = mine[~mine["dispatch"]]
         both = sorted(set(with_it["repetition"]) & set(without["repetition"]))
         if not both:
-            yield Claim(
+            yield JudgedClaim(
                 title, wanted, "", UNKNOWN, "not run with and without dispatching at a fixed rate"
             )
             continue
@@ -195,7 +197,7 @@ def _drops(points: pd.DataFrame) -> Iterator[Claim]:
         with_it, without = (side[side["repetition"].isin(kept)] for side in (with_it, without))
         fewest = int(min(with_it["windows"].sum(), without["windows"].sum()))
         if not kept:
-            yield Claim(title, wanted, "", UNKNOWN, note)
+            yield JudgedClaim(title, wanted, "", UNKNOWN, note)
             continue
         drop = share_lost(_share(without), _share(with_it))
         seen = f"{drop.mean:.2%}"
@@ -205,12 +207,12 @@ def _drops(points: pd.DataFrame) -> Iterator[Claim]:
         verdict = HELD if drop.mean < most else MISSED
         if fewest < MIN_WINDOWS:
             verdict = UNKNOWN
-            note += f", too few to tell: {MIN_WINDOWS} are needed"
-        yield Claim(title, wanted, seen, verdict, note)
+            note += f", too few: {MIN_WINDOWS} are required"
+        yield JudgedClaim(title, wanted, seen, verdict, note)
 
 
 def _share(points: pd.DataFrame) -> Sample:
-    """The windows of several points as one sample, each in shares of what was offered then."""
+    """The windows of several points as one sample, each as a share of the offered rate."""
     windows, offered = points["windows"], points["offered_per_s"]
     means, deviations = points["events_per_s"] / offered, points["events_per_s_sd"] / offered
     count = int(windows.sum())
@@ -224,7 +226,7 @@ def _share(points: pd.DataFrame) -> Sample:
 # --- correctness ---
 
 
-def _correctness(results: Results) -> Iterator[Claim]:
+def _correctness(results: Results) -> Iterator[JudgedClaim]:
     for row in results.engine_checks.to_dict("records"):
         engine = registry.properties(row["engine"])
         if "partial" not in engine.promises:
@@ -234,11 +236,11 @@ def _correctness(results: Results) -> Iterator[Claim]:
             promised += CROSSING
         faults = {name: int(row[name]) for name in promised if row[name]}
         title = f"{row['series'].upper()}, {row['workload']}: what clients sent and received"
-        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in faults.items())
-        yield Claim(
+        found = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in faults.items())
+        yield JudgedClaim(
             title,
             "no " + ", ".join(name.replace("_", " ") for name in promised),
-            told or f"none of {int(row['sent']):,} events",
+            found or f"none of {int(row['sent']):,} events",
             MISSED if faults else HELD,
             f"{int(row['runs'])} runs",
         )
@@ -246,18 +248,18 @@ def _correctness(results: Results) -> Iterator[Claim]:
         yield _traces(results)
 
 
-def _traces(results: Results) -> Claim:
-    """What brokers recorded, against what each engine promises."""
+def _traces(results: Results) -> JudgedClaim:
+    """The anomalies in brokers' traces, against what each engine promises."""
     broken: list[str] = []
     allowed: list[str] = []
     for row in results.trace_counts.to_dict("records"):
         engine, kind = str(row["engine"]), str(row["kind"])
-        told = f"{engine or 'plain'}: {int(row['found'])} {kind}"
-        (broken if is_promised(kind, engine) else allowed).append(told)
+        found = f"{engine or 'plain'}: {int(row['found'])} {kind}"
+        (broken if is_promised(kind, engine) else allowed).append(found)
     note = f"{results.traced_runs} runs were traced"
     if allowed:
-        note += f"; there, and not promised never to be: {', '.join(allowed)}"
-    return Claim(
+        note += f"; found, and not promised to be absent: {', '.join(allowed)}"
+    return JudgedClaim(
         f"Brokers' traces: {', '.join(KINDS)}",
         "none that an engine promises never to show",
         ", ".join(broken) or "none",

@@ -1,22 +1,22 @@
-"""What is different between two experiments, beyond noise.
+"""The differences between two experiments that are larger than noise.
 
-Points that both have are compared, latency and throughput each, over repetitions (Welch's test).
+Points that both have are compared, by latency and by throughput, over repetitions (Welch's test).
 With many points some would differ by chance, so probabilities are corrected for their number
-(Holm). With one repetition on a side nobody can tell noise, and that is what is said.
+(Holm). With one repetition on a side, noise is unknown, and the verdict says so.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bench.report.intervals import Interval, holm, interval, welch
+from bench.report.intervals import ConfidenceInterval, holm, interval, welch
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bench.report.results import Results
 
-#: A difference that chance brings about less often than this is news.
+#: A difference that is less probable by chance than this counts as a change.
 LEVEL: Final = 0.05
 
 VALUES: Final = {
@@ -24,7 +24,7 @@ VALUES: Final = {
     "throughput_per_s": "transactions/s",
 }
 
-#: What names a point; engines' own names of it are in `series`.
+#: The key of a point; the engine is part of `series`.
 POINT: Final = (
     "experiment",
     "series",
@@ -36,17 +36,17 @@ POINT: Final = (
     "client_delay_ms",
 )
 
-CHANGED, SAME, UNTOLD = "changed", "within noise", "cannot tell: one repetition"
+CHANGED, SAME, UNKNOWN = "changed", "within noise", "unknown: one repetition"
 
 
 class Difference(NamedTuple):
-    """One value of one point in both."""
+    """One value of one point in both experiments."""
 
     point: dict[str, Any]
     value: str
-    one: Interval
-    other: Interval
-    #: The other's mean over the one's.
+    one: ConfidenceInterval
+    other: ConfidenceInterval
+    #: The mean of the second, divided by that of the first.
     ratio: float
     #: Corrected for the number of comparisons.
     probability: float | None
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 
 
 def compare(one: Results, other: Results) -> Comparison:
-    """Both, point by point, in the order of the first."""
+    """Compare point by point, in the order of the first."""
     ours, theirs = _points(one.runs), _points(other.runs)
     found: list[tuple[dict[str, Any], str, list[float], list[float]]] = []
     for key in ours:
@@ -80,11 +80,11 @@ def compare(one: Results, other: Results) -> Comparison:
                 if a and b and interval(a).mean:
                     found.append((dict(zip(POINT, key, strict=True)), value, a, b))
     raw = [welch(a, b) for _, _, a, b in found]
-    told = iter(holm([p for p in raw if p is not None]))
+    corrections = iter(holm([p for p in raw if p is not None]))
     differences: list[Difference] = []
     for (point, value, a, b), probability in zip(found, raw, strict=True):
-        corrected = None if probability is None else next(told)
-        verdict = UNTOLD
+        corrected = None if probability is None else next(corrections)
+        verdict = UNKNOWN
         if corrected is not None:
             verdict = CHANGED if corrected < LEVEL else SAME
         left, right = interval(a), interval(b)

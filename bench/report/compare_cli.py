@@ -1,4 +1,4 @@
-"""`padres-tx experiment compare`: what changed beyond noise, as a table or for programs."""
+"""`padres-tx experiment compare`: the changes beyond noise, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Examples:
 )
 @click.argument("one", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
-@click.option("--all", "show_all", is_flag=True, help="Also what is within noise.")
+@click.option("--all", "show_all", is_flag=True, help="Also show values within noise.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object and nothing else.")
 def compare(one: Path, other: Path, *, show_all: bool, as_json: bool) -> None:
-    """Say what is different in OTHER beside ONE, beyond the noise of repetitions.
+    """Report how OTHER differs from ONE, beyond the noise of repetitions.
 
-    Both need their results ('padres-tx experiment report'). Exit codes: 0 nothing changed beyond
-    noise, 1 something did, 2 the two cannot be compared.
+    Both must have results ('padres-tx experiment report'). Exit codes: 0 no change beyond noise,
+    1 at least one, 2 the two cannot be compared.
     """
     found = compare_results(_load(one), _load(other))
     if not found.differences:
-        raise WrongInput("the two have no point in common")
+        raise WrongInput("the two experiments have no point in common")
     if as_json:
         data: dict[str, Any] = {
             "differences": [each.as_data() for each in found.differences],
@@ -77,13 +77,13 @@ def _print(found: Comparison, *, show_all: bool) -> None:
             chance = "" if each.probability is None else f"{each.probability:.2g}"
             cells = [_name(each), VALUES[each.value], str(each.one), str(each.other)]
             cells += [f"{each.ratio:.2f}", chance, each.verdict]
-            # What stands in files is text, and no markup.
+            # Names from files must not be taken for markup.
             table.add_row(*(Text(cell) for cell in cells))
         console.print(table)
-    untold = sum(each.probability is None for each in found.differences)
+    unknown = sum(each.probability is None for each in found.differences)
     click.echo(
         f"{len(found.changed)} of {len(found.differences)} values changed beyond noise"
-        + (f"; {untold} have one repetition only, which tells nothing" if untold else "")
+        + (f"; {unknown} cannot be judged: they have one repetition only" if unknown else "")
     )
     for points, where in ((found.only_one, "the first"), (found.only_other, "the second")):
         if points:

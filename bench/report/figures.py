@@ -1,10 +1,10 @@
-"""The paper's Figures 5 to 9 as ours, each as SVG text, to stand inside a page.
+"""The paper's Figures 5 to 9 with our measurements, each as SVG text for a page.
 
-Readable in print and by the colour-blind: the colours are Okabe and Ito's, and every series has a
-marker, a line and a hatch of its own besides. Bars and marks carry the confidence intervals over
-repetitions. What the paper reports is drawn hollow or as a dashed line, never in a series' style.
+Readable in print and by the colour-blind: the colours are Okabe and Ito's, and every series also
+has its own marker, line style and hatch. Bars and marks have the confidence intervals over
+repetitions. The paper's values are drawn hollow or as a dashed line, never in a series' style.
 
-This module draws what it is given; it must not know directories or Spark.
+Directories and Spark must not be known here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Style(NamedTuple):
+class SeriesStyle(NamedTuple):
     colour: str
     marker: str
     line: Any
@@ -26,14 +26,14 @@ class Style(NamedTuple):
 
 
 #: Okabe and Ito's palette.
-STYLES: Final[Mapping[str, Style]] = {
-    "d-tx": Style("#0072B2", "s", "-", "//", "D-TX"),
-    "d-tx-ni": Style("#56B4E9", "o", "--", "\\\\", "D-TX-NI"),
-    "s-tx": Style("#009E73", "^", "-.", "..", "S-TX"),
-    "bl-wait-smallest": Style("#E69F00", "D", ":", "xx", "BL-WAIT, smallest wait"),
-    "bl-wait-paper": Style("#D55E00", "v", (0, (3, 1, 1, 1)), "++", "BL-WAIT, 50 ms steps"),
+STYLES: Final[Mapping[str, SeriesStyle]] = {
+    "d-tx": SeriesStyle("#0072B2", "s", "-", "//", "D-TX"),
+    "d-tx-ni": SeriesStyle("#56B4E9", "o", "--", "\\\\", "D-TX-NI"),
+    "s-tx": SeriesStyle("#009E73", "^", "-.", "..", "S-TX"),
+    "bl-wait-smallest": SeriesStyle("#E69F00", "D", ":", "xx", "BL-WAIT, smallest wait"),
+    "bl-wait-paper": SeriesStyle("#D55E00", "v", (0, (3, 1, 1, 1)), "++", "BL-WAIT, 50 ms steps"),
 }
-#: For series that nobody has foreseen, in their order.
+#: For other series, in this order.
 OTHERS: Final = (
     ("#CC79A7", "P", "-", "oo"),
     ("#000000", "X", "--", "**"),
@@ -46,12 +46,12 @@ PAPER: Final = "#555555"
 SIZE: Final = (5.4, 3.4)
 
 
-def styles(series: list[str]) -> dict[str, Style]:
-    """A style for each series; unknown ones take what is left, and then begin anew."""
+def styles(series: list[str]) -> dict[str, SeriesStyle]:
+    """A style for each series; other series take those of OTHERS in turn."""
     found = {name: STYLES[name] for name in series if name in STYLES}
     unknown = [name for name in series if name not in STYLES]
     for number, name in enumerate(unknown):
-        found[name] = Style(*OTHERS[number % len(OTHERS)], _literally(name))
+        found[name] = SeriesStyle(*OTHERS[number % len(OTHERS)], _literally(name))
     return found
 
 
@@ -76,7 +76,7 @@ def _axes(title: str) -> tuple[Any, Any]:
 
 
 def _svg(figure: Any, name: str) -> str:
-    """The figure's SVG element; ids are its own, as a page holds several."""
+    """The figure's SVG element, with unique ids, since a page has several."""
     import matplotlib
 
     out = io.StringIO()
@@ -127,7 +127,7 @@ def bars(
             color=PAPER,
             label="paper",
         )
-        # Beside the bars, wherever they reach.
+        # Outside the axes, where no bar can cover it.
         figure.legend(fontsize=8, frameon=False, loc="outside lower center")
     axes.set_xticks(range(len(names)), [_wrapped(looks[name].label) for name in names], fontsize=8)
     axes.set_ylabel(unit)
@@ -182,7 +182,7 @@ def lines(
 
 
 def course(rates: pd.DataFrame, *, title: str) -> str:
-    """Events a second over time, one repetition of each series (Figure 9)."""
+    """Events per second over time, one repetition of each series (Figure 9)."""
     figure, axes = _axes(title)
     names = in_order(rates["series"])
     looks = styles(names)
@@ -217,7 +217,7 @@ def course(rates: pd.DataFrame, *, title: str) -> str:
 
 
 def _literally(text: str) -> str:
-    """A name from a file, in which nothing is taken for a formula."""
+    """A name from a file, with formula characters escaped."""
     return text.replace("$", r"\$")
 
 

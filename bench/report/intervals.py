@@ -1,7 +1,7 @@
-"""Means with intervals, and differences beyond noise, from the few numbers that repetitions give.
+"""Means with confidence intervals, and tests for differences, for the few values of repetitions.
 
-The t distribution throughout, since repetitions are few; variances are never taken for equal
-(Welch). This module knows numbers only.
+The t distribution is used throughout, since repetitions are few; variances are never assumed to be
+equal (Welch). This module knows numbers only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scipy.stats import t as student
 CONFIDENCE: Final = 0.95
 
 
-class Interval(NamedTuple):
-    """A mean and its confidence interval; of one number nobody can say how sure it is."""
+class ConfidenceInterval(NamedTuple):
+    """A mean and its confidence interval, which a single value does not have."""
 
     mean: float
     low: float | None
@@ -29,21 +29,21 @@ class Interval(NamedTuple):
         return f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent values. Raises ValueError if there is none."""
+def interval(values: Sequence[float]) -> ConfidenceInterval:
+    """The mean of independent values. Raises ValueError if there are none."""
     if not values:
-        raise ValueError("of nothing there is no mean")
+        raise ValueError("no values to average")
     count = len(values)
     mean = sum(values) / count
     if count == 1:
-        return Interval(mean, None, None, 1)
+        return ConfidenceInterval(mean, None, None, 1)
     variance = sum((value - mean) ** 2 for value in values) / (count - 1)
     half = float(student.ppf((1 + CONFIDENCE) / 2, count - 1)) * math.sqrt(variance / count)
-    return Interval(mean, mean - half, mean + half, count)
+    return ConfidenceInterval(mean, mean - half, mean + half, count)
 
 
 class Sample(NamedTuple):
-    """So many values, their mean and standard deviation."""
+    """The number of some values, their mean and standard deviation."""
 
     size: int
     mean: float
@@ -60,25 +60,25 @@ def sample(values: Sequence[float]) -> Sample:
     return Sample(count, mean, math.sqrt(spread / (count - 1)) if count > 1 else math.nan)
 
 
-def share_lost(before: Sample, after: Sample) -> Interval:
-    """By which share the mean is lower after than before, with Welch's degrees of freedom.
+def share_lost(before: Sample, after: Sample) -> ConfidenceInterval:
+    """The share by which the mean is lower after than before, with Welch's degrees of freedom.
 
     The interval is that of a quotient, to first order: means are far from 0 here.
     """
     quotient = after.mean / before.mean
     if min(before.size, after.size) < 2:
-        return Interval(1 - quotient, None, None, after.size)
+        return ConfidenceInterval(1 - quotient, None, None, after.size)
     one, other = after.error2 / before.mean**2, before.error2 * quotient**2 / before.mean**2
     total = one + other
     if not total:
-        return Interval(1 - quotient, 1 - quotient, 1 - quotient, after.size)
+        return ConfidenceInterval(1 - quotient, 1 - quotient, 1 - quotient, after.size)
     freedom = total**2 / (one**2 / (after.size - 1) + other**2 / (before.size - 1))
     half = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
-    return Interval(1 - quotient, 1 - quotient - half, 1 - quotient + half, after.size)
+    return ConfidenceInterval(1 - quotient, 1 - quotient - half, 1 - quotient + half, after.size)
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The probability of a difference like this by chance; None if a side has one value."""
+    """The probability of such a difference by chance; None if a side has one value."""
     if min(len(one), len(other)) < 2:
         return None
     a, b = sample(one), sample(other)
@@ -90,7 +90,7 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Probabilities, corrected for how many there are: of many comparisons some look like news."""
+    """Probabilities, corrected for their number: of many comparisons some differ by chance."""
     order = sorted(range(len(probabilities)), key=lambda at: probabilities[at])
     corrected = [1.0] * len(probabilities)
     highest = 0.0

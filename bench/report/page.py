@@ -1,10 +1,9 @@
-"""The report of an experiment: one HTML file with everything in it, to be opened without a server.
+"""The report of an experiment: one self-contained HTML file, to be opened without a server.
 
-It asks for nothing from a network: figures are SVG inside the page, and there is no script.
-Whatever comes from files (names, reasons, versions) is escaped by the template engine; only our own
-SVG is let through as it is.
+It loads nothing from a network: figures are SVG inside the page, and there is no script. All text
+from files (names, reasons, versions) is escaped by the template engine; only our own SVG is not.
 
-Results come from `bench.report.results`; what they should show is `claims`' to say.
+`results` reads the results, and `claims` judges them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import yaml
 
 from bench.report import figures
-from bench.report.claims import Claim, claims
+from bench.report.claims import JudgedClaim, claims
 from bench.report.results import Results
 from padres_tx.audit.promises import MEANING, is_promised
 
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 REPORT: Final = "report"
 INDEX: Final = "index.html"
 
-#: What a person wrote about the experiment, if anything: shown as it is.
+#: A user's notes on the experiment, shown as plain text.
 NOTES: Final = "notes.txt"
 
-#: Rows of long lists that a page shows; the tables beside it have all of them.
+#: Rows of long lists that the page shows; the tables in results/ have all of them.
 SHOWN: Final = 200
 
 LATENCY, THROUGHPUT = "latency_ms_mean", "throughput_per_s"
 
-#: The figures with lines: what changes along them, and what it is called.
+#: The figures with lines: the column of their x axis, and its label.
 ACROSS: Final = {
     6: ("brokers", "brokers"),
     7: ("concurrency", "transactions at once"),
@@ -44,22 +43,22 @@ ACROSS: Final = {
 }
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     heads: list[str]
     rows: list[list[str]]
 
 
-class Section(NamedTuple):
-    """One figure of the paper: ours, and what the paper says."""
+class PageSection(NamedTuple):
+    """One figure: our measurements, and the paper's values."""
 
     title: str
     svgs: list[str]
-    table: Table
+    table: PageTable
     paper: list[str]
 
 
 def write(results: Results) -> Path:
-    """Write the report beside the results, and answer its path."""
+    """Write the report beside the results; returns its path."""
     place = results.directory / REPORT
     place.mkdir(exist_ok=True)
     path = place / INDEX
@@ -102,7 +101,7 @@ def render(results: Results) -> str:
 
 
 def paper_results() -> dict[str, Any]:
-    """What the paper reports."""
+    """The values that the paper reports."""
     text = (resources.files("bench.report") / "paper_results.yaml").read_text("utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
@@ -111,8 +110,8 @@ def paper_results() -> dict[str, Any]:
 # --- figures ---
 
 
-def sections(results: Results) -> Iterator[Section]:
-    """The figures for which there is anything, and experiments that belong to none."""
+def sections(results: Results) -> Iterator[PageSection]:
+    """The figures that were measured, and the experiments that belong to none."""
     theirs = paper_results()["figures"]
     points = results.points
     for figure in sorted(int(number) for number in points["figure"].unique()):
@@ -131,8 +130,8 @@ def _title(figure: int, paper: dict[str, Any], name: str) -> str:
     return f"Figure {figure}. {paper['title']}" if paper else f"Experiment {name}"
 
 
-def _bars(figure: int, points: pd.DataFrame, paper: dict[str, Any], name: str) -> Section:
-    # An experiment of somebody's own may sweep anything; bars show its first combination.
+def _bars(figure: int, points: pd.DataFrame, paper: dict[str, Any], name: str) -> PageSection:
+    # A user's experiment may sweep anything; bars show its first combination.
     swept = ["topology", "concurrency", "clients", "variant"]
     first = points.sort_values(swept).drop_duplicates("series")
     svgs = [
@@ -145,10 +144,10 @@ def _bars(figure: int, points: pd.DataFrame, paper: dict[str, Any], name: str) -
             paper=paper.get("throughput_per_s", {}),
         ),
     ]
-    return Section(_title(figure, paper, name), svgs, _points(points, swept), _paper(paper))
+    return PageSection(_title(figure, paper, name), svgs, _points(points, swept), _paper(paper))
 
 
-def _lines(figure: int, points: pd.DataFrame, paper: dict[str, Any]) -> Section:
+def _lines(figure: int, points: pd.DataFrame, paper: dict[str, Any]) -> PageSection:
     by, across = ACROSS[figure]
     svgs = [
         figures.lines(
@@ -166,27 +165,27 @@ def _lines(figure: int, points: pd.DataFrame, paper: dict[str, Any]) -> Section:
         )
     ]
     growth = _growth(points, by)
-    return Section(
+    return PageSection(
         _title(figure, paper, ""), svgs, _points(points, [by]), [*growth, *_paper(paper)]
     )
 
 
 def _growth(points: pd.DataFrame, by: str) -> list[str]:
-    """How latency and throughput change from one end to the other."""
-    said: list[str] = []
+    """The change of latency and throughput from the first to the last point."""
+    lines: list[str] = []
     for name in figures.in_order(points["series"]):
         rows = points[points["series"] == name].sort_values(by)
         first, last = rows.iloc[0], rows.iloc[-1]
         if first[by] != last[by] and first[LATENCY] and first[THROUGHPUT]:
-            said.append(
+            lines.append(
                 f"Ours, {name}, {first[by]} to {last[by]}: latency "
                 f"{last[LATENCY] / first[LATENCY]:.2f} times, throughput "
                 f"{last[THROUGHPUT] / first[THROUGHPUT]:.2f} times"
             )
-    return said
+    return lines
 
 
-def _course(results: Results, points: pd.DataFrame, paper: dict[str, Any]) -> Section:
+def _course(results: Results, points: pd.DataFrame, paper: dict[str, Any]) -> PageSection:
     rates = results.rates()
     rates = rates[(rates["figure"] == 9) & (rates["second"] > 0)]
     svgs: list[str] = []
@@ -211,13 +210,13 @@ def _course(results: Results, points: pd.DataFrame, paper: dict[str, Any]) -> Se
     ]
     heads = ["series", "variant", "repetition", "dispatching", "windows"]
     heads += ["events/s", "deviation", "offered/s"]
-    return Section(_title(9, paper, ""), svgs, Table(heads, shown), _paper(paper))
+    return PageSection(_title(9, paper, ""), svgs, PageTable(heads, shown), _paper(paper))
 
 
 # --- tables ---
 
 
-def _points(points: pd.DataFrame, by: list[str]) -> Table:
+def _points(points: pd.DataFrame, by: list[str]) -> PageTable:
     by = [column for column in by if points[column].nunique() > 1]
     heads = ["series", *by, "repetitions", "committed", "aborted"]
     heads += ["latency ms, mean", "p50", "p90", "p99", "transactions/s"]
@@ -237,7 +236,7 @@ def _points(points: pd.DataFrame, by: list[str]) -> Table:
                     _with_interval(row, THROUGHPUT),
                 ]
             )
-    return Table(heads, rows)
+    return PageTable(heads, rows)
 
 
 def _with_interval(row: dict[str, Any], value: str) -> str:
@@ -250,7 +249,7 @@ def _missing(value: Any) -> bool:
 
 
 def _number(value: Any) -> str:
-    """A number for people; nothing for none."""
+    """A number for people; a dash for none."""
     if _missing(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -259,29 +258,29 @@ def _number(value: Any) -> str:
 
 
 def _paper(paper: dict[str, Any]) -> list[str]:
-    """The paper's values in words."""
-    said: list[str] = []
+    """The paper's values as sentences."""
+    lines: list[str] = []
     for key, unit in (("latency_ms", "ms"), ("throughput_per_s", "transactions/s")):
-        said += [f"Paper, {name}: {value:g} {unit}" for name, value in paper.get(key, {}).items()]
+        lines += [f"Paper, {name}: {value:g} {unit}" for name, value in paper.get(key, {}).items()]
     for name, at in paper.get("latency_ms_at", {}).items():
         listed = ", ".join(f"{value:g} ms at {where}" for where, value in at.items())
-        said.append(f"Paper, {name}: {listed}")
+        lines.append(f"Paper, {name}: {listed}")
     for name, values in paper.get("growth", {}).items():
         listed = ", ".join(f"{value:g} times as {how}" for how, value in values.items())
-        said.append(f"Paper, {name}, latency: {listed}")
+        lines.append(f"Paper, {name}, latency: {listed}")
     for key, what in (("latency_growth", "latency"), ("throughput_growth", "throughput")):
-        said += [f"Paper, {name}, {what}: {v:g} times" for name, v in paper.get(key, {}).items()]
-    return said + [f"Paper: {note}" for note in paper.get("notes", ())]
+        lines += [f"Paper, {name}, {what}: {v:g} times" for name, v in paper.get(key, {}).items()]
+    return lines + [f"Paper: {note}" for note in paper.get("notes", ())]
 
 
-def _checks(checks: pd.DataFrame) -> Table:
+def _checks(checks: pd.DataFrame) -> PageTable:
     columns = ["series", "workload", "runs", "sent", "received", "lost", "doubled", "misrouted"]
     columns += ["partial", "out_of_order", "unsent"]
     return _plain(checks[columns])
 
 
-def _promises(results: Results) -> Table:
-    """By kind and engine, how often it was found in brokers' traces, and whether it may be."""
+def _promises(results: Results) -> PageTable:
+    """By kind and engine, the anomalies in brokers' traces, and whether they are allowed."""
     counts = {
         (str(row["engine"]), str(row["kind"])): int(row["found"])
         for row in results.trace_counts.to_dict("records")
@@ -290,25 +289,25 @@ def _promises(results: Results) -> Table:
     engines = [*results.traced_engines, *sorted(others), ""]
     rows: list[list[str]] = []
     for kind, meaning in MEANING.items():
-        said = ["never" if is_promised(kind, engine) else "may" for engine in engines]
+        promised = ["never" if is_promised(kind, engine) else "may" for engine in engines]
         found = [counts.get((engine, kind), 0) for engine in engines]
-        cells = [f"{word}: {count}" for word, count in zip(said, found, strict=True)]
+        cells = [f"{word}: {count}" for word, count in zip(promised, found, strict=True)]
         rows.append([f"{kind}: {meaning}", *cells])
-    return Table(["", *(engine or "plain operations" for engine in engines)], rows)
+    return PageTable(["", *(engine or "plain operations" for engine in engines)], rows)
 
 
-def _runs(runs: pd.DataFrame) -> Table:
+def _runs(runs: pd.DataFrame) -> PageTable:
     columns = ["run", "transactions", "committed", "aborted", LATENCY, "latency_ms_p99", THROUGHPUT]
     return _plain(runs[columns].head(SHOWN))
 
 
-def _plain(frame: pd.DataFrame) -> Table:
+def _plain(frame: pd.DataFrame) -> PageTable:
     heads = [str(column).replace("_", " ") for column in frame.columns]
     rows = [
         [value if isinstance(value, str) else _number(value) for value in row]
         for row in frame.itertuples(index=False)
     ]
-    return Table(heads, rows)
+    return PageTable(heads, rows)
 
 
 def _made(manifest: dict[str, Any]) -> list[tuple[str, str]]:
@@ -322,12 +321,12 @@ def _made(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         if key in last:
             found.append((key.replace("_", " "), str(last[key])))
     for group in ("machine", "versions"):
-        told = last.get(group)
-        if isinstance(told, dict):
-            found += [(f"{group}: {key}", str(value)) for key, value in told.items()]
+        values = last.get(group)
+        if isinstance(values, dict):
+            found += [(f"{group}: {key}", str(value)) for key, value in values.items()]
     return found
 
 
-def missed(judged: list[Claim]) -> list[Claim]:
-    """Those that did not hold."""
+def missed(judged: list[JudgedClaim]) -> list[JudgedClaim]:
+    """The claims that did not hold."""
     return [claim for claim in judged if claim.verdict == "did not hold"]

@@ -1,12 +1,12 @@
-"""The results of an experiment, for notebooks and for whoever draws or compares them.
+"""The results of an experiment, for notebooks, figures and comparisons.
 
     results = bench.load("DIR")
     results.points                    a pandas DataFrame: one row for each point of a figure
     results.runs, results.checks, ... the other summaries
     results.transactions()            every transaction; as large as the experiment was
 
-What is in which table is said in `spark.job`, which writes them. Spark and Java are not needed
-here, only pandas.
+`spark.job`, which writes the tables, documents them. Reading them requires pandas, but neither
+Spark nor Java.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUMMARIES: Final = (
 
 
 class NoResults(Exception):
-    """A directory has no results; the message is one line that says what to do."""
+    """A directory has no results; the message is one line with what to do."""
 
 
 class Results:
@@ -64,7 +64,7 @@ class Results:
 
     @property
     def traced_runs(self) -> int:
-        """In how many runs the brokers recorded what they did."""
+        """The number of runs whose brokers wrote traces."""
         return int(self.delays["trace"].sum())
 
     @property
@@ -87,19 +87,19 @@ class Results:
 
 
 def load(directory: str | Path) -> Results:
-    """The results that `padres-tx experiment report` has left in an experiment's directory.
+    """The results that `padres-tx experiment report` has written for an experiment.
 
     Raises NoResults.
     """
     place = Path(directory)
     if not place.is_dir():
-        raise NoResults(f"there is no directory {str(directory)!r}")
+        raise NoResults(f"no such directory: {str(directory)!r}")
     if not (place / RESULTS / DONE).exists():
         raise NoResults(
-            f"{str(directory)!r} has no results yet: padres-tx experiment report {directory}"
+            f"no results in {str(directory)!r} yet: run padres-tx experiment report {directory}"
         )
     try:
-        import pandas as pd  # noqa: F401 - only whether it is there
+        import pandas as pd  # noqa: F401 - only whether it is installed
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise NoResults(f"{error.name} is missing: pip install 'padres-tx[spark]'") from None
@@ -110,17 +110,17 @@ def load(directory: str | Path) -> Results:
         if error.filename is not None and Path(error.filename).name == MANIFEST:
             manifest = {}
         else:
-            raise NoResults(f"the results in {str(directory)!r} are not whole: {error}") from None
+            raise NoResults(f"incomplete results in {str(directory)!r}: {error}") from None
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        raise NoResults(f"the results in {str(directory)!r} cannot be read: {error}") from None
+        raise NoResults(f"cannot read the results in {str(directory)!r}: {error}") from None
     return Results(place, manifest, frames)
 
 
 def table(place: Path) -> pd.DataFrame:
-    """One table of the results, of as many files as it may be."""
+    """One table of the results, from all its files."""
     import pandas as pd
     import pyarrow.dataset as ds
 
-    # A partition's column comes back as what it was: a name, and no category.
+    # Columns of partitions are text again, not categories.
     table = ds.dataset(place, format="parquet", partitioning="hive").to_table()
     return pd.DataFrame(table.to_pandas())

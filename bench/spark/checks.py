@@ -1,20 +1,19 @@
-"""Was the run correct? What clients sent beside what clients received, joined.
+"""Checks of what clients recorded: the events they sent, joined with the events they received.
 
-Every event has its publisher's number, and where it is certain who has to receive it, its owner. Of
-the events of a run,
+Every event has its publisher's number and, where it is certain which client has to receive it, its
+owner. Of the events of a run,
 
-    lost          nobody received it
+    lost          no client received it
     doubled       it was received more than once, by one client or by several
-    misrouted     somebody else than its owner received it; and where no owner is certain, how often
-                  the receiver of an instance's events changed beyond once per commit
-    partial       it belongs to a transaction that was aborted, and was received; or to one that
-                  was committed, and was not
+    misrouted     a client other than its owner received it; and where no owner is certain, how
+                  often the receiver of an instance's events changed beyond once per commit
+    partial       it belongs to an aborted transaction and was received, or to a committed one and
+                  was not
     out of order  plain events of one publisher reached a client in another order than they were
                   sent
-    unsent        it was received, and nobody says that he sent it
+    unsent        it was received, and no client recorded that it sent it
 
-Brokers' traces, where there are any, are judged in `spark.traces`. Nothing here reads or writes
-files.
+Brokers' traces are judged in `spark.traces`. Nothing here reads or writes files.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from pyspark.sql import functions as F
 
 FAULTS: Final = ("lost", "doubled", "misrouted", "partial", "out_of_order", "unsent")
 
-#: What names an event.
+#: The key of an event.
 EVENT: Final = ("run", "publisher", "n")
 
 
 def events(records: DataFrame) -> DataFrame:
-    """Each event that was sent, with what became of its transaction and of itself."""
+    """Each event that was sent, with the status of its transaction and its receivers."""
     sent = records.where("kind = 'sent'").select(*EVENT, "x", "owner", "tx")
     decided = records.where("kind = 'tx'").select("run", "tx", "status")
     received = (
@@ -48,10 +47,10 @@ def events(records: DataFrame) -> DataFrame:
 
 
 def faults_of_events(events: DataFrame) -> DataFrame:
-    """Each event with a flag for each fault that an event can have by itself."""
+    """Each event with a flag for each fault that one event can have."""
     times, tx, status = F.col("times"), F.col("tx"), F.col("status")
     plain = tx == ""
-    # Of a transaction whose coordinator never learned the outcome nothing can be expected.
+    # Nothing is expected of a transaction whose coordinator never learned the outcome.
     due = plain | (status.isNotNull() & (status != "aborted"))
     strayed = (F.col("receiver") != F.col("owner")) | (F.col("another") != F.col("owner"))
     missing, committed = times == 0, ~plain & (status == "committed")
@@ -89,9 +88,9 @@ def changes_of_hands(events: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def out_of_order(records: DataFrame) -> DataFrame:
-    """By run, how many plain events came to a client after a later one of the same publisher."""
+    """By run, how many plain events reached a client after a later one of the same publisher."""
     plain = records.where("kind = 'sent' AND tx = ''").select(*EVENT).distinct()
-    # Of two in the same nanosecond nobody knows; that is taken for the right order.
+    # The order of two in the same nanosecond is unknown, and assumed to be right.
     so_far = (
         Window.partitionBy("run", "client", "publisher")
         .orderBy("at_ns", "n")
@@ -108,7 +107,7 @@ def out_of_order(records: DataFrame) -> DataFrame:
 
 
 def unsent(records: DataFrame) -> DataFrame:
-    """By run, how many events were received that nobody has sent."""
+    """By run, how many events were received that no client has sent."""
     sent = records.where("kind = 'sent'").select(*EVENT)
     return (
         records.where("kind = 'event'")
@@ -119,7 +118,7 @@ def unsent(records: DataFrame) -> DataFrame:
 
 
 def run_checks(records: DataFrame, runs: DataFrame) -> DataFrame:
-    """One row for each run: how much was sent and received, and each fault's count."""
+    """One row for each run: the numbers of events sent and received, and of each fault."""
     each = events(records)
     flagged = faults_of_events(each)
     counts = flagged.groupBy("run").agg(

@@ -1,12 +1,12 @@
-"""What happened in each run, from brokers' records: transactions, words, publications, causes.
+"""The transactions, operations, publications and causes of each run, from brokers' records.
 
-Each function answers a DataFrame; what is right or wrong is for others. A word is a routing
-operation of a client where it came in, a publication likewise. An operation that reached a broker
-in consequence of another one (attracted or sent back by an (un-)advertisement) has that one for
-its cause: the sender's record says so, and links are FIFO.
+Each function returns a DataFrame; nothing is judged here. An operation is a routing operation of a
+client at its edge broker; a publication likewise. An operation that reached a broker in consequence
+of another one (attracted or sent back by an (un-)advertisement) has that one as its cause: the
+sender's record says so, and links are FIFO.
 
-A client that leaves and comes back begins to count again. Publications and transactions have the
-client's life in their names; of routing operations its lives are told apart by counting.
+A client that leaves and comes back numbers its operations from 1 again. The names of publications
+and transactions contain the client's life; the lives of routing operations are counted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from bench.spark.shipped import by_value
 from padres_tx.audit.promises import REPLICATED, VERSIONED
 
-#: What is asked several times is computed once and kept, under a name; and how, whoever runs the
-#: job says. What comes back is planned anew: plans that go on and on take longer than the job.
+#: Keeps a frame that is used several times, under a name; the caller of the job decides how. The
+#: returned frame has a new plan: an ever-growing plan would take longer than the job.
 Keep: TypeAlias = Callable[[str, DataFrame], DataFrame]
 
-#: A word or publication: `life` tells apart the words of a client that left and came back.
+#: The key of an operation or publication: `life` distinguishes those of a client that came back.
 NAMED: Final = ("run", "op_id", "life")
 
 CAUSES: Final = ArrayType(
@@ -43,14 +43,14 @@ CAUSES: Final = ArrayType(
 
 
 def in_executors(_: str, frame: DataFrame) -> DataFrame:
-    """Keep a frame where it was computed, for as long as the session lives."""
+    """Keep a frame in the executors, for the lifetime of the session."""
     return frame.localCheckpoint()
 
 
 def with_lives(traces: DataFrame) -> DataFrame:
-    """The records with the life of their client: how often it had gone before, at that node.
+    """The records with the life of their client: how often it had left before, at that node.
 
-    For publications it is 0: their names are used once.
+    For publications it is 0, since their names are used once.
     """
     before = (
         Window.partitionBy("run", "node", "client")
@@ -64,7 +64,7 @@ def with_lives(traces: DataFrame) -> DataFrame:
 
 
 def transactions(traces: DataFrame) -> DataFrame:
-    """run, tx, engine, outcome: the coordinator's edge broker has the say, if it has decided."""
+    """run, tx, engine, outcome: that of the coordinator's edge broker, if it has decided."""
     of_tx = traces.where("tx != ''")
     at_edge = of_tx.where("kind = 'begin' AND source LIKE '@%'").select("run", "tx", "node")
     decided = of_tx.where("kind = 'decide'").select("run", "tx", "node", "seq", "at_ns", "outcome")
@@ -94,28 +94,28 @@ def published(traces: DataFrame, txs: DataFrame) -> DataFrame:
 
 
 def words(traces: DataFrame) -> DataFrame:
-    """Each routing operation where it came in, in its transaction."""
+    """Each routing operation at its edge broker, with its transaction."""
     entry = traces.where("kind = 'apply' AND source = concat('@', client)")
     columns = ("tx", "after", "trigger", "engine", "node", "client", "op_kind", "filter")
     return entry.groupBy(*NAMED).agg(*(F.min_by(each, "seq").alias(each) for each in columns))
 
 
 def changes(traces: DataFrame) -> DataFrame:
-    """The records that tell of changes of the tables."""
+    """The records of changes of the tables."""
     return traces.where("kind IN ('apply', 'undo') OR (kind = 'end' AND tx = '')")
 
 
 def causes(traces: DataFrame) -> DataFrame:
-    """run, node, seq of what others have moved, with the cause: its name, its client and life.
+    """run, node, seq of the changes that others have caused: the cause's name, client and life.
 
-    The name of a client's leaving is empty.
+    The name is empty if the cause is a client's leaving.
     """
     changed = changes(traces).select(
         "run",
-        # What is not versioned may go on as if it were plain.
+        # An operation without a version may continue as if it were plain.
         F.when(F.col("engine").isin(*VERSIONED), F.col("tx")).otherwise("").alias("version"),
         *("node", "seq", "op_id", "client", "life", "source", "dests", "outcome"),
-        # Whether a broker has done it on its own, as the plan of a static transaction says.
+        # Whether a broker has done it by itself, as the plan of a static transaction says.
         (F.col("engine").isin(*REPLICATED) & F.col("op_kind").isin("sub", "usub")).alias("by_plan"),
     )
     token = r"^(.+)>([^>]+)$"
@@ -141,7 +141,7 @@ def causes(traces: DataFrame) -> DataFrame:
             F.col("life").alias("cause_life"),
         )
     )
-    # Only what was moved at all has anything to find out.
+    # Operations that were never moved have no cause.
     link = ["run", "version", "op_id"]
     steps = came.join(moved.select(*link).distinct(), link, "left_semi").unionByName(moved)
     columns = [column for column in steps.columns if column not in link]
@@ -154,7 +154,7 @@ def causes(traces: DataFrame) -> DataFrame:
 
 
 def moved_by(moves: Iterable[Any]) -> list[tuple[str, int, str, str, int]]:
-    """Of the ways of one operation through the overlay, which steps others have caused."""
+    """Of the paths of one operation through the overlay, the steps that others have caused."""
     sent: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
     in_order = sorted(moves, key=lambda move: (move["node"], move["seq"], move["rank"]))
     for move in in_order:
@@ -168,7 +168,7 @@ def moved_by(moves: Iterable[Any]) -> list[tuple[str, int, str, str, int]]:
                 by[move["node"], move["seq"]] = came.popleft()
     found: list[tuple[str, int, str, str, int]] = []
     for node, seq in by:
-        # What is moved somewhere goes on from there for the same reason.
+        # An entry that was moved continues from there for the same reason.
         why, steps = by[node, seq], 0
         while why["cause"] is None and (why["node"], why["seq"]) in by and steps < len(by):
             why, steps = by[why["node"], why["seq"]], steps + 1

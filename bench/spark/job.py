@@ -1,18 +1,18 @@
-"""From an experiment's records to its results: the one job that `experiment report` submits.
+"""The Spark job of `experiment report`: from an experiment's records to its results.
 
-    DIR/results/records.parquet/       every line of the clients, with its file and whether it is a
-                                       record
+    DIR/results/records.parquet/       every line of the clients, with its file and whether it is
+                                       valid
     DIR/results/broker_records.parquet/
-                                       likewise of the brokers, if they were traced
+                                       the same for the brokers, if they were traced
     DIR/results/transactions.parquet/  each transaction with its latency, by experiment and series;
                                        the same as .csv/
-    DIR/results/rates.parquet/         events in each second of each run, likewise
+    DIR/results/rates.parquet/         events in each second of each run, in the same way
     DIR/results/NAME.parquet/, NAME.csv
                                        the summaries (`results.SUMMARIES`)
-    DIR/results/results.json           written last: they are all there
+    DIR/results/results.json           written last: all of them are complete
 
-Records are parsed once. They never come to the driver, only summaries do; so what a driver needs
-does not grow with the number of events.
+Records are parsed once. Only summaries reach the driver, so its memory does not grow with the
+number of events.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PARTITIONS: Final = ("experiment", "series")
 #: Where frames are kept on the way; gone when the job is done.
 KEPT: Final = "kept"
 
-#: Of what is wrong with traces, told one by one; all of it is counted.
+#: Anomalies of traces that are listed one by one; all of them are counted.
 EXAMPLES: Final = 1000
 
 Progress = Callable[[str], None]
@@ -59,9 +59,9 @@ Progress = Callable[[str], None]
 def run(
     spark: SparkSession, experiment: Experiment, progress: Progress = lambda _: None
 ) -> dict[str, pd.DataFrame]:
-    """Compute all results, write them, and answer the summaries."""
+    """Compute and write all results; returns the summaries."""
     place = experiment.directory / RESULTS
-    # What is there may be of other records; half of each would be worse than nothing.
+    # Earlier results may be of other records; a mixture would be worse than none.
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     progress("reading records")
@@ -109,7 +109,7 @@ def run(
     frames["skipped"] = _all_skipped(spark, experiment, lines, skipped)
     collected: dict[str, pd.DataFrame] = {}
     for name, frame in frames.items():
-        # All of them are sorted, so what is put into one file here is small, and in that order.
+        # All of them are sorted and small, so one file each keeps the order.
         frame.coalesce(1).write.parquet(str(place / f"{name}.parquet"))
         summary = collected[name] = table(place / f"{name}.parquet")
         summary.to_csv(place / f"{name}.csv", index=False)
@@ -120,8 +120,8 @@ def run(
 
 
 def _stored(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
-    """Write a table, and go on with what was written: it is not computed again."""
-    # Otherwise every task would leave a file of its own in every partition.
+    """Write a table, and return what was written, which is not computed again."""
+    # Otherwise every task would write a file in every partition.
     gathered = frame.repartition(*PARTITIONS)
     gathered.write.partitionBy(*PARTITIONS).parquet(str(place))
     written = _written(spark, frame, place)
@@ -131,7 +131,7 @@ def _stored(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
 
 
 def _kept(place: Path, name: str, frame: DataFrame) -> DataFrame:
-    """Write what is asked again on the way, and go on with what was written."""
+    """Write an intermediate table, and return what was written."""
     frame.write.parquet(str(place / name))
     return _written(frame.sparkSession, frame, place / name)
 
@@ -141,16 +141,16 @@ def _written(spark: SparkSession, frame: DataFrame, place: Path) -> DataFrame:
 
 
 def _skipped(bad: DataFrame) -> DataFrame:
-    """The files with bad lines, as they are reported."""
+    """The files with invalid lines, for the report."""
     name = F.concat(F.lit(f"{RUNS}/"), F.substring_index("file", f"/{RUNS}/", -1))
-    reason = F.concat(F.lit("no records, of "), F.col("lines"), F.lit(" lines"))
+    reason = F.concat(F.lit("invalid lines, of "), F.col("lines"))
     return bad.select(name.alias("what"), F.col("bad").alias("lines"), reason.alias("reason"))
 
 
 def _all_skipped(
     spark: SparkSession, experiment: Experiment, lines: DataFrame, files: list[DataFrame]
 ) -> DataFrame:
-    """What could not be used: runs, lines, and records that were counted and are not there."""
+    """Runs, lines and records that could not be used or are missing."""
     schema = "what string, lines long, reason string"
     found = spark.createDataFrame([tuple(one) for one in experiment.skipped], schema)
     for frame in files:
@@ -165,7 +165,7 @@ def _all_skipped(
         .select(
             F.concat(F.lit("run "), F.col("run")).alias("what"),
             F.col("absent").alias("lines"),
-            F.lit("records that its clients counted are not there").alias("reason"),
+            F.lit("records that its clients counted are missing").alias("reason"),
         )
     )
     return found.unionByName(fewer).orderBy("what")

@@ -1,14 +1,14 @@
-"""What was read: one state of the tables, that of its view, at all brokers; and in one order.
+"""The reads of publications and operations: one state of the tables at all brokers, in one order.
 
-    dirty      a transaction's publication was routed on what was not committed, or saw a part of
-               what another transaction has changed and not the rest
+    dirty      a transaction's publication was routed on an uncommitted change, or saw a part of the
+               changes of another transaction and not the rest
     handover   a plain publication did: it fell on both sides of a commit, or on neither; or of one
                client's publications a later one fell on the side before
-    partial    a transaction's publication did not go to somebody for whom its tables have it
+    partial    a transaction's publication did not go to a client that its tables have it for
     divergence a plain publication did not go where the tables say, with no transaction near
-    cycle      no order of some transactions and plain operations could have led to what they read
+    cycle      no serial order of some transactions and plain operations explains their reads
 
-Who has read whose changes is found at each broker (`spark.replay`); here brokers are put together.
+The dependencies at each broker are found by `spark.replay`; here brokers are combined.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WRITER: Final = ("run", "writer_name", "writer_engine")
 
 
 def verdicts(traces: DataFrame, txs: DataFrame, replayed: DataFrame) -> DataFrame:
-    """run, kind, engine, tx of all that was read wrongly."""
+    """run, kind, engine, tx of all wrong reads."""
     ship(traces.sparkSession)
     alone = replayed.where("what = 'verdict'").select("run", "kind", "engine", "tx")
     edges = replayed.where("what = 'dependency'")
@@ -69,7 +69,7 @@ def fractured(edges: DataFrame) -> DataFrame:
 def back_again(edges: DataFrame) -> DataFrame:
     """Of a client's plain publications those after a commit follow those before it.
 
-    Of what is not versioned, a later one may fall before at another broker.
+    Without isolation, a later one may fall before the commit at another broker.
     """
     name = r"^(.*):(\d+)$"
     number = F.regexp_extract("reader_name", name, 2).cast("long")
@@ -91,7 +91,7 @@ def back_again(edges: DataFrame) -> DataFrame:
 
 
 def cycles(traces: DataFrame, txs: DataFrame, edges: DataFrame) -> DataFrame:
-    """Serializability: the graph of who comes before whom has no cycle.
+    """Serializability: the dependency graph has no cycle.
 
     A transaction that is over at a broker before another begins there comes before that one.
     """
@@ -117,7 +117,7 @@ def cycles(traces: DataFrame, txs: DataFrame, edges: DataFrame) -> DataFrame:
         .agg(F.collect_list(F.struct("node", "seq", "kind", "tx")).alias("steps"))
     )
     return (
-        # Who has nothing to do with anybody makes no cycle.
+        # A transaction without dependencies is in no cycle.
         graphs.join(steps, "run", "left")
         .select("run", F.explode(_blamed("pairs", "steps")).alias("one"))
         .select("run", F.lit("cycle").alias("kind"), "one.engine", "one.tx")

@@ -1,4 +1,4 @@
-"""`padres-tx experiment report`: from records to results by Spark, and to a page for people."""
+"""`padres-tx experiment report`: the Spark job, and the page made from its results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Examples:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--master", metavar="URL", help="A Spark master.  [default: local[*]]")
 @click.option(
-    "--redraw", is_flag=True, help="Make the page anew from results that are there; no Spark."
+    "--redraw", is_flag=True, help="Write the page again from existing results, without Spark."
 )
-@click.option("--strict", is_flag=True, help="End with exit code 1 if something did not hold.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if a claim did not hold.")
 def report(directory: Path, *, master: str | None, redraw: bool, strict: bool) -> None:
     """Aggregate an experiment's records and write DIRECTORY/report/index.html.
 
-    Tables are in DIRECTORY/results, as Parquet and CSV. On a cluster, its workers have to see the
+    Tables are in DIRECTORY/results, as Parquet and CSV. The workers of a cluster have to see the
     directory under the same path.
     """
     from bench.report import page

@@ -1,7 +1,7 @@
 """A Spark session for the jobs here, on this machine or on a cluster.
 
-Without a master it is `local[*]`. PySpark and pandas come with the extra `spark`; a Java is looked
-for in `padres_tx.java`. Whoever lacks one of them is told so in one line, before anything starts.
+The default master is `local[*]`. PySpark and pandas come with the extra `spark`; `padres_tx.java`
+finds a Java. If one of them is missing, the error is one line, before anything starts.
 
 What the jobs compute must not be known here.
 """
@@ -24,23 +24,23 @@ LOCAL: Final = "local[*]"
 #: Summaries are small and two cores are usual; Spark's 200 would be mostly empty tasks.
 SHUFFLE_PARTITIONS: Final = 4
 
-#: Of the one JVM that a local master is. Aggregations stream; this is for their hash tables.
+#: Of the one JVM of a local master. Aggregations stream; their hash tables need memory.
 DRIVER_MEMORY: Final = "1g"
 
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-    # An experiment is thousands of small files: a task takes many of them, and to list them takes
-    # no job of its own.
+    # An experiment has thousands of small files: one task reads many of them, and listing them
+    # needs no job of its own.
     "spark.sql.files.openCostInBytes": str(64 * 1024),
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Timestamps are ours, in nanoseconds; nothing depends on where a machine stands.
+    # Timestamps are our own, in nanoseconds; results do not depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
 }
 
 
-#: For tables of some thousand rows, in one JVM: compiling them would take longer than computing.
+#: For tables of some thousand rows, in one JVM: compiling would take longer than computing.
 SMALL: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -48,21 +48,21 @@ SMALL: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
-#: Records of an experiment up to which it is small; there compiled code begins to pay.
+#: The largest experiment that is small in this sense; beyond it compiled code pays off.
 SMALL_BYTES: Final = 64 * 1024 * 1024
 
 
 class SparkError(Exception):
-    """Spark cannot be had; the message is one line that says what is missing."""
+    """Spark cannot be used; the message is one line that names what is missing."""
 
 
 @contextmanager
 def session(
     master: str | None = None, *, name: str = "padres-tx", settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session that is stopped at the end.
+    """A session that is stopped when the context ends.
 
-    Raises SparkError if PySpark, Java or the master is not there.
+    Raises SparkError if PySpark, Java or the master is missing.
     """
     spark = start(master, name=name, settings=settings)
     try:
@@ -99,9 +99,9 @@ def start(
     try:
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
-        raise SparkError(f"Spark does not start: {_first_line(error)}") from None
-    except Exception as error:  # Py4J's own, which carry the JVM's whole trace.
-        raise SparkError(f"no Spark at {master or LOCAL}: {_first_line(error)}") from None
+        raise SparkError(f"cannot start Spark: {_first_line(error)}") from None
+    except Exception as error:  # Of Py4J, with the whole stack trace of the JVM.
+        raise SparkError(f"cannot reach Spark at {master or LOCAL}: {_first_line(error)}") from None
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

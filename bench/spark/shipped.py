@@ -53,14 +53,14 @@ AUDIT: Final = (
     "audit/replayed_tables",
 )
 
-#: Archives are fetched from where they are for as long as their session lives.
+#: Executors may fetch an archive as long as its session lives.
 _kept: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
 
 def by_value(*modules: str) -> None:
-    """Let the functions of these modules go with a job, for executors that do not have them.
+    """Pickle the functions of these modules by value, for executors that do not have them.
 
-    A module whose functions run on executors calls it with its own name, at its end.
+    A module whose functions run on executors calls this with its own name, at its end.
     """
     pickler: Any = cloudpickle  # PySpark ships it without types.
     for module in modules:
@@ -68,7 +68,7 @@ def by_value(*modules: str) -> None:
 
 
 def ship(spark: SparkSession) -> None:
-    """Let the executors of a session import what they need; to do it again changes nothing."""
+    """Send the archive to the executors of a session, once."""
     context = spark.sparkContext
     session = str(context.applicationId)
     if session not in _kept:

@@ -1,11 +1,11 @@
-"""Brokers' records as the replay takes them: each with what it belongs to, each broker's in order.
+"""Brokers' records as the replay takes them: each with its unit, each broker's in order.
 
-Joins find out, for each step, whose it is (`Unit`): a record of a transaction says so itself; a
-plain-looking one may belong to a transaction's publication, or be the consequence of a
-transaction's operation. What every broker has to know of the transactions comes before its steps.
+Joins find the `Unit` of each step: a record of a transaction names it; a plain one may belong to a
+transaction's publication, or be the consequence of a transaction's operation. The transactions of
+the run come before the steps of each broker.
 
-The frame is cut up by run and broker, so a partition is read in one pass (`spark.replay`), and the
-records of a broker never have to fit into memory.
+The frame is partitioned by run and broker, so a partition is read in one pass (`spark.replay`), and
+the records of a broker need not fit into memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULT_SCHEMA: Final = schema_of(ReplayResult)
 
 _EMPTY: Final[dict[DataType, object]] = {StringType(): "", LongType(): 0, BooleanType(): False}
 
-#: Rows that are handed back at once, as Spark hands over its own.
+#: Rows of a batch, as many as in those of Spark.
 BATCH_ROWS: Final = 10_000
 
 #: The fields of a step that are those of its record.
@@ -49,7 +49,7 @@ def replayed(
     causes: DataFrame,
     keep: Keep,
 ) -> DataFrame:
-    """All that the replay of all brokers finds: RESULT_SCHEMA."""
+    """The results of the replay of all brokers: RESULT_SCHEMA."""
     ship(traces.sparkSession)
     ordered = (
         steps(traces, txs, words, causes, keep)
@@ -83,7 +83,7 @@ def steps(
     traces: DataFrame, txs: DataFrame, words: DataFrame, causes: DataFrame, keep: Keep
 ) -> DataFrame:
     """The rows of `ReplayInput`, in no order yet."""
-    # Each is asked twice: what its steps are, and who was there when.
+    # Each is used twice: for the steps, and for the first and last step of each transaction.
     routed = keep("routed", _routed(traces))
     changed = keep("changed", _changed(traces, words, causes))
     of_versions = traces.where("tx != '' AND kind IN ('begin', 'decide', 'end')").where(
@@ -114,14 +114,14 @@ def _column(part: DataFrame, name: str) -> Column:
 
 
 def _routed(traces: DataFrame) -> DataFrame:
-    """Matches and deliveries, with the publication that they are of."""
+    """Matches and deliveries, with their publication."""
     named = (
         traces.where("kind = 'publish'")
         .groupBy("run", "op_id")
         .agg(F.min(F.struct("at_ns", "node", "tx")).alias("one"))
     )
     here = traces.where("kind IN ('match', 'deliver')").join(named, ["run", "op_id"], "left")
-    # Where it entered, nobody may have written down.
+    # The record of where it entered may be missing.
     issued_in = F.coalesce(F.col("one.tx"), F.col("tx"))
     whose = F.when(F.col("tx") != "", F.col("tx")).otherwise(issued_in)
     of_tx = whose != ""
@@ -136,7 +136,7 @@ def _routed(traces: DataFrame) -> DataFrame:
 
 
 def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFrame:
-    """What has changed the tables, with whose doing it was."""
+    """The changes of the tables, with their units."""
     changed = changes(traces)
     said = words.select(*NAMED, F.col("tx").alias("issued_in"), F.lit(True).alias("is_word"))
     led = said.select(
@@ -157,7 +157,7 @@ def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFram
     )
     known = F.coalesce(F.when(own, F.col("is_word")).otherwise(F.col("is_led")), F.lit(False))
     whose = F.coalesce(F.when(own, F.col("issued_in")).otherwise(F.col("led_in")), F.lit(""))
-    # An abort brings back what it had dropped.
+    # An abort restores what it had dropped.
     again = own & known & (F.col("first_seq") < F.col("seq")) & F.col("first_own")
     plain, apply = F.col("tx") == "", F.col("kind") == "apply"
     kind = (
@@ -188,7 +188,7 @@ def _changed(traces: DataFrame, words: DataFrame, causes: DataFrame) -> DataFram
 
 
 def _known(traces: DataFrame, txs: DataFrame, routed: DataFrame, changed: DataFrame) -> DataFrame:
-    """Each transaction at each broker of its run: when it was there, and what became of it."""
+    """Each transaction at each broker of its run: when it was there, and its outcome."""
     here = ["run", "node", "tx"]
     of_tx = traces.where("tx != ''")
     begun = (

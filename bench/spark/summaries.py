@@ -1,8 +1,8 @@
-"""What an experiment's records come to: latencies, throughput, rates; DataFrames to DataFrames.
+"""Latencies, throughput and rates of an experiment, as DataFrames computed from its records.
 
-A point is what one mark in a figure stands for (`spark.records.POINT`). Quantiles are of all
-transactions of a point; means have confidence intervals over its repetitions, each of which
-counts once: transactions of one run share its places and its luck, and are not independent.
+A point is one mark in a figure (`spark.records.POINT`). Quantiles are over all transactions of a
+point; means have confidence intervals over its repetitions, each of which counts once: transactions
+of one run share its placement and its luck, and are not independent.
 
 Nothing here reads or writes files.
 """
@@ -17,10 +17,10 @@ from scipy.stats import t as student
 
 from bench.spark.records import POINT
 
-#: How sure an interval is.
+#: The confidence of an interval.
 CONFIDENCE: Final = 0.95
 
-#: Repetitions beyond which the t distribution is taken for the normal one: they differ by 0.4 %.
+#: Repetitions beyond which the normal distribution replaces the t distribution: 0.4 % apart.
 MANY: Final = 200
 
 QUANTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -32,7 +32,7 @@ NS_PER_S: Final = 1_000_000_000
 
 
 def transactions(records: DataFrame, runs: DataFrame) -> DataFrame:
-    """Each transaction of a coordinator, with its latency and what it was measured in."""
+    """Each transaction of a coordinator, with its latency and its run."""
     took = ((F.col("end_ns") - F.col("begin_ns")) / 1e6).alias("latency_ms")
     return (
         records.where("kind = 'tx'")
@@ -42,7 +42,7 @@ def transactions(records: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def run_summaries(transactions: DataFrame) -> DataFrame:
-    """One row for each run: committed transactions' latency, and how many there were a second."""
+    """One row for each run: latency of the committed transactions, and throughput."""
     committed = F.col("status") == "committed"
     latency = F.when(committed, F.col("latency_ms"))
     took_s = (F.max("end_ns") - F.min("begin_ns")) / NS_PER_S
@@ -79,7 +79,7 @@ def point_summaries(transactions: DataFrame, by_run: DataFrame) -> DataFrame:
 
 
 def _quantiles(latency: Column) -> list[Column]:
-    # percentile_approx passes over what is null, and so over what was not committed.
+    # percentile_approx ignores nulls, and so transactions that were not committed.
     return [
         F.percentile_approx(latency, share, ACCURACY).alias(f"latency_ms_{name}")
         for name, share in QUANTILES.items()
@@ -89,14 +89,14 @@ def _quantiles(latency: Column) -> list[Column]:
 def _interval(value: str) -> list[Column]:
     """The mean of a column, and the half width of its confidence interval.
 
-    That is null where there is one repetition, of which nobody can say how far it is from others.
+    The half width is null for a single repetition, whose deviation is unknown.
     """
     half = _student(F.count(value)) * F.stddev_samp(value) / F.sqrt(F.count(value))
     return [F.avg(value).alias(value), F.when(F.count(value) > 1, half).alias(f"{value}_ci")]
 
 
 def _student(count: Column) -> Column:
-    """How many standard errors an interval reaches, for a mean of so many."""
+    """The half width of an interval in standard errors, for a mean of `count` values."""
     factors = [student.ppf((1 + CONFIDENCE) / 2, df) for df in range(1, MANY)]
     listed = F.array(*(F.lit(float(factor)) for factor in factors))
     within = F.least(count - 1, F.lit(len(factors)))
@@ -109,8 +109,8 @@ def _student(count: Column) -> Column:
 def rates(records: DataFrame, runs: DataFrame) -> DataFrame:
     """Events received in each whole second of each run, and the transactions open in it.
 
-    Seconds count from the run's first event. Those in which nothing came are there, with 0; the
-    last, which is cut off somewhere, is not.
+    Seconds count from the run's first event. Seconds without events are included, with 0; the last
+    second, which is incomplete, is not.
     """
     plain = records.where("kind = 'sent' AND tx = ''").select("run", "publisher", "n").distinct()
     events = records.where("kind = 'event'").select("run", "publisher", "n", "at_ns")
@@ -136,7 +136,7 @@ def rates(records: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _open(records: DataFrame, spans: DataFrame) -> DataFrame:
-    """How many transactions were under way in each second."""
+    """How many transactions were open in each second."""
     begun, ended = (
         F.floor((F.col(at) - F.col("from_ns")) / NS_PER_S).cast("int")
         for at in ("begin_ns", "end_ns")
@@ -154,10 +154,10 @@ def _open(records: DataFrame, spans: DataFrame) -> DataFrame:
 def rate_summaries(rates: DataFrame) -> DataFrame:
     """One row for each point and repetition, for the seconds with and without open transactions.
 
-    Repetitions are not put together here: what was offered differs between them.
+    Repetitions are not combined here: the offered rate differs between them.
     """
     busy = (F.col("open_transactions") > 0).alias("busy")
-    # The first second has the start in it.
+    # The first second includes the start.
     return (
         rates.where("second > 0")
         .groupBy(*POINT, "repetition", "dispatch", busy)

@@ -1,13 +1,12 @@
-"""Records that nobody has measured: experiments of any size, to try what reads them.
+"""Synthetic experiments of any size, for testing the readers of records.
 
-Everything is in the layout of `records`, and drawn from a seed: latencies around what a formula
-says, a stream at an even rate, and on demand a number of planted faults. Reports made of
-it say so, for the manifest does.
+Everything is in the layout of `records`, and drawn from a seed: latencies around a formula, a
+stream at an even rate, and on demand a number of injected faults. The manifest marks them as
+synthetic, and reports say so.
 
 `python -m bench.spark.synthetic` measures how the Spark job's time grows with the number of
 records: it should grow at most in proportion. The first job of a session pays for starting up, so a
-small one runs before the clock does; the times of two sizes are taken in one session, the small one
-first.
+small one runs before the measurement; two sizes are measured in one session, the small one first.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, R
 from bench.spark import synthetic_traces
 from bench.spark.synthetic_traces import LIFE
 from overlay.identity import name_text
+from padres_tx.audit.promises import ISOLATED
 
 SERIES: Final = ("d-tx", "d-tx-ni", "s-tx", "bl-wait-smallest", "bl-wait-paper")
 
-#: Made up: the mean latency on one broker, and what each further message delay adds.
+#: Synthetic mean latencies on one broker.
 BASE_MS: Final = {
     "d-tx": 62.0,
     "d-tx-ni": 52.0,
@@ -42,12 +42,12 @@ BASE_MS: Final = {
 
 TOPOLOGIES: Final = {1: "one", 3: "three", 5: "five", 9: "nine"}
 
-#: When runs begin, in nanoseconds; any time will do.
+#: The beginning of all runs, in nanoseconds; arbitrary.
 EPOCH_NS: Final = 1_700_000_000_000_000_000
 
 MS: Final = 1_000_000
 
-#: Plain events a second in a stream.
+#: Plain events per second in a stream.
 RATE_PER_S: Final = 1000
 
 Options = Mapping[str, Any]
@@ -65,11 +65,11 @@ def write(
     faults: Mapping[str, int] | None = None,
     traced: bool = False,
 ) -> int:
-    """Write an experiment of all figures; answers how many records it has.
+    """Write an experiment of all figures; returns its number of records.
 
-    `slower` multiplies every latency. `faults` are planted in every run of D-TX: by name, how many
-    (`lost`, `doubled`, `misrouted`, `partial`, `out_of_order`). If `traced`, brokers have records
-    as well; no faults are in those.
+    `slower` multiplies every latency. `faults` are injected into every run of an isolated engine:
+    by name, how many (`lost`, `doubled`, `misrouted`, `partial`, `out_of_order`). If `traced`,
+    brokers have records as well, without faults.
     """
     directory.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -85,8 +85,8 @@ def write(
     for fields in _sweep(figures, repetitions):
         fields |= {"transactions": transactions, "seed": seed, "trace": traced, "quick": True}
         chance = random.Random(repr((seed, fields["run_id"])))
-        planted = dict(faults or {}) if fields["engine"] == "d-tx" else {}
-        written += _write_run(directory, fields, chance, seconds, slower, planted)
+        injected = dict(faults or {}) if fields["engine"] in ISOLATED else {}
+        written += _write_run(directory, fields, chance, seconds, slower, injected)
     return written
 
 
@@ -105,7 +105,7 @@ def _sweep(figures: Sequence[int], repetitions: int) -> Iterator[dict[str, Any]]
             options: Options = {"dispatch": dispatch, "rate_per_s": RATE_PER_S}
             points.append((9, "regular_traffic", 3, 1, 1, variant, options))
     for figure, name, brokers, concurrency, instances, variant, options in points:
-        # BL-WAIT has no transactions that a stream could be disturbed by.
+        # BL-WAIT has no transactions that could disturb a stream.
         for series in SERIES[:3] if figure == 9 else SERIES:
             for repetition in range(1, repetitions + 1):
                 topology = TOPOLOGIES[brokers]
@@ -145,18 +145,18 @@ def _write_run(
     chance: random.Random,
     seconds: int,
     slower: float,
-    planted: dict[str, int],
+    injected: dict[str, int],
 ) -> int:
     place = directory / RUNS / fields["run_id"]
     (place / CLIENTS).mkdir(parents=True)
     (place / RUN).write_bytes(msgspec.json.encode(fields))
-    books: dict[str, RecordWriter] = {}
+    writers: dict[str, RecordWriter] = {}
 
     def writer(client: str) -> RecordWriter:
-        if client not in books:
+        if client not in writers:
             path = place / CLIENTS / f"{client}.jsonl"
-            books[client] = RecordWriter(fields["run_id"], client, path, lambda: 0)
-        return books[client]
+            writers[client] = RecordWriter(fields["run_id"], client, path, lambda: 0)
+        return writers[client]
 
     luck = chance.gauss(1.0, 0.03)
     load = fields["concurrency"] * fields["instances"]
@@ -180,14 +180,14 @@ def _write_run(
                     number,
                     begin_ns,
                     begin_ns + round(latency_ms * MS),
-                    planted,
+                    injected,
                 )
                 statuses[status] = statuses.get(status, 0) + 1
         if fields["workload"] == "stream":
-            _stream(writer, names, fields, seconds, planted)
-    for each in books.values():
+            _stream(writer, names, fields, seconds, injected)
+    for each in writers.values():
         each.close()
-    records = _count(books)
+    records = _count(writers)
     traced = 0
     if fields["trace"]:
         events = seconds * RATE_PER_S if fields["workload"] == "stream" else 0
@@ -207,20 +207,20 @@ def _write_run(
     return records + traced
 
 
-def _count(books: Mapping[str, RecordWriter]) -> int:
-    counts = [writer.written for writer in books.values()]
+def _count(writers: Mapping[str, RecordWriter]) -> int:
+    counts = [writer.written for writer in writers.values()]
     return sum(c if isinstance(c, int) else c.total() for c in counts)
 
 
-#: Faults of plain events; the others are of a transaction's.
+#: Faults of plain events; the others are of transactions.
 _IN_A_STREAM: Final = ("lost", "doubled", "misrouted", "out_of_order")
 
 
-def _next(planted: dict[str, int], faults: Sequence[str]) -> str:
-    """A fault of these that is still to be planted, or ""."""
-    fault = next((name for name in faults if planted.get(name, 0) > 0), "")
+def _next(injected: dict[str, int], faults: Sequence[str]) -> str:
+    """The next of these faults that is still to be injected, or ""."""
+    fault = next((name for name in faults if injected.get(name, 0) > 0), "")
     if fault:
-        planted[fault] -= 1
+        injected[fault] -= 1
     return fault
 
 
@@ -231,10 +231,10 @@ def _dispatched(
     number: int,
     begin_ns: int,
     end_ns: int,
-    planted: dict[str, int],
+    injected: dict[str, int],
 ) -> str:
     tx, owner = name_text(names["E"], LIFE, number), names["A1" if number % 2 else "A2"]
-    status = "aborted" if _next(planted, ("partial",)) else "committed"
+    status = "aborted" if _next(injected, ("partial",)) else "committed"
     e = writer(names["E"])
     n = 1_000_000 + number
     common = {"tx": tx, "engine": fields["engine"], "x": number, "owner": owner}
@@ -249,7 +249,7 @@ def _stream(
     names: Mapping[str, str],
     fields: Mapping[str, Any],
     seconds: int,
-    planted: dict[str, int],
+    injected: dict[str, int],
 ) -> None:
     publisher, e = names["E"], writer(names["E"])
     step_ns = 1_000 * MS // RATE_PER_S
@@ -257,12 +257,12 @@ def _stream(
         owner = names["A1" if n % 2 else "A2"]
         at_ns = EPOCH_NS + n * step_ns
         e.write("sent", publisher=publisher, n=n, x=n % 4, owner=owner, at_ns=at_ns)
-        # Far enough from each other for each to be counted once.
-        fault = _next(planted, _IN_A_STREAM) if n % 10 == 0 else ""
+        # Far enough from each other that each counts once.
+        fault = _next(injected, _IN_A_STREAM) if n % 10 == 0 else ""
         if fault == "lost":
             continue
         if fault == "out_of_order":
-            # It comes after the next one to the same client.
+            # It arrives after the next one to the same client.
             at_ns += 3 * step_ns
         receivers = [names["A1"] if fault == "misrouted" else owner]
         if fault == "doubled":
@@ -274,13 +274,13 @@ def _stream(
 # --- how the job's time grows -------------------------------------------------------------------
 
 
-#: Records of an event of a stream: its sender's and its receiver's, and those of three brokers.
+#: Records of a stream's event: of its sender and its receiver, and of three brokers.
 EVENT_RECORDS: Final = 2
 TRACED_RECORDS: Final = 5
 
 
 def of_size(directory: Path, records: int, *, traced: bool = False) -> int:
-    """An experiment of about so many records, most of them of streams; answers how many exactly."""
+    """Write an experiment of about `records` records, mostly of streams; returns how many."""
     runs = 2 * 3 * 2
     each = records // runs
     of_event = EVENT_RECORDS + (TRACED_RECORDS if traced else 0)
@@ -324,18 +324,20 @@ def grows(
     multiple=True,
     default=(1_000_000, 10_000_000),
     show_default=True,
-    help="A size; give it several times, the smallest first.",
+    help="A size; may be repeated, the smallest first.",
 )
 @click.option("--master", metavar="URL", help="A Spark master.  [default: local[*]]")
 @click.option("--driver-memory", default="1g", show_default=True)
-@click.option("--trace", "traced", is_flag=True, help="With brokers' records, which are judged.")
-@click.option("--json", "as_json", is_flag=True, help="A list of objects, for programs.")
+@click.option(
+    "--trace", "traced", is_flag=True, help="Include brokers' records, which the job judges."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 def synthetic(
     sizes: tuple[int, ...], master: str | None, driver_memory: str, traced: bool, as_json: bool
 ) -> None:
-    """How the Spark job's time grows with the number of records, which are made up.
+    """Measure how the Spark job's time grows with the number of synthetic records.
 
-    Ends with exit code 1 if it grows more than in proportion.
+    Exits with code 1 if it grows more than in proportion.
     """
     from bench.spark.session import SparkError
     from padres_tx.cli.common import WrongInput

@@ -1,8 +1,9 @@
-"""What brokers would have recorded of a made-up run, if nothing had gone wrong.
+"""The records of brokers in a synthetic run without anomalies.
 
-Brokers are a chain B1, B2, ...; E is at the first, its agents at the last. Each agent holds some
-instances, and every so often a transaction subscribes one of them to a further one and publishes
-for it, while the stream goes on. Nothing here is drawn, and clients' records do not know of it.
+Brokers are a chain B1, B2, ...; E is at the first, its agents are at the last. Each agent has some
+instances, and at intervals a transaction subscribes one of them to a further instance and publishes
+for it, while the stream continues. Nothing here is random, and the records of clients are
+independent of it.
 """
 
 from __future__ import annotations
@@ -15,82 +16,85 @@ from typing import IO, Any, Final
 
 from overlay import trace
 from overlay.identity import SALT_BITS, name_text
+from padres_tx import registry
+from padres_tx.audit.promises import REPLICATED, VERSIONED
 
-#: When a run begins; any time will do.
+#: The beginning of a run; arbitrary.
 EPOCH_NS: Final = 1_700_000_000_000_000_000
 
 #: The life of all clients, issued when the run begins.
 LIFE: Final = EPOCH_NS // 1_000_000 << SALT_BITS
 
-#: Instances that the stream goes to, held by the two agents in turn.
+#: Instances that the stream goes to; the two agents have them in turn.
 HELD: Final = 4
 
 #: Further instances are numbered from here.
 FURTHER: Final = 1_000
 
-#: Events that come while a transaction is open, and while it is committed and not yet over.
+#: Events while a transaction is open, and while it is committed and not yet over.
 MEANWHILE: Final = 5
 
 
 def write(place: Path, fields: Mapping[str, Any], events: int) -> int:
-    """Write what the brokers of a run record; answers how many records that is.
+    """Write the records of a run's brokers; returns how many.
 
-    `events` is how many the stream of each instance of the scenario has.
+    `events` is the length of the stream of each instance of the scenario.
     """
-    # What waits instead has no transactions that a broker would know of.
-    several = fields["transactions"] if fields["engine"] != "bl-wait" else 0
+    # Without a broker's half an engine has no transactions that a broker records.
+    has_broker = registry.load(fields["engine"]).broker is not None
+    several = fields["transactions"] if has_broker else 0
     if not fields["options"].get("dispatch", True):
         several = 0
     with ExitStack() as files:
-        brokers = Brokers(place, fields, files)
+        brokers = SyntheticBrokers(place, fields, files)
         for instance in range(1, fields["instances"] + 1):
-            scene = Scene(brokers, instance)
+            scenario = SyntheticScenario(brokers, instance)
             for number in range(1, several + 1):
-                scene.streams(events // several)
-                scene.dispatches(number)
-            scene.streams(events % several if several else events)
+                scenario.stream(events // several)
+                scenario.dispatch(number)
+            scenario.stream(events % several if several else events)
         return brokers.written
 
 
-class Scene:
-    """One instance of the scenario, in an event space of its own."""
+class SyntheticScenario:
+    """One instance of the scenario, in its own event space."""
 
-    def __init__(self, brokers: Brokers, instance: int) -> None:
+    def __init__(self, brokers: SyntheticBrokers, instance: int) -> None:
         self._brokers = brokers
         self._class = f"p{instance}"
         self._publisher = f"E.{instance}"
         self._agents = (f"A2.{instance}", f"A1.{instance}")
         self._n = 0
-        brokers.says(self._publisher, "adv", f"[class,eq,'{self._class}']")
+        brokers.operate(self._publisher, "adv", f"[class,eq,'{self._class}']")
         for x in range(HELD):
-            brokers.says(self._agents[x % 2], "sub", self._of(x))
+            brokers.operate(self._agents[x % 2], "sub", self._of(x))
 
     def _of(self, x: int) -> str:
         return f"[class,eq,'{self._class}'],[x,=,{x}]"
 
-    def streams(self, events: int) -> None:
+    def stream(self, events: int) -> None:
         for _ in range(events):
             self._n += 1
             x = self._n % HELD
-            self._publishes(x, self._agents[x % 2])
+            self._publish(x, self._agents[x % 2])
 
-    def _publishes(self, x: int, receiver: str, after: tuple[str, ...] = ()) -> None:
+    def _publish(self, x: int, receiver: str, after: tuple[str, ...] = ()) -> None:
         text = f"[class,'{self._class}'],[x,{x}]"
-        self._brokers.publishes(self._publisher, text, receiver, after=after)
+        self._brokers.publish(self._publisher, text, receiver, after=after)
 
-    def dispatches(self, number: int) -> None:
+    def dispatch(self, number: int) -> None:
         """An agent subscribes to a further instance, and gets its first event."""
         x, agent = FURTHER + number, self._agents[number % 2]
         tx = name_text(self._publisher, LIFE, number)
-        self._brokers.begins(tx)
-        self.streams(MEANWHILE)
-        word = self._brokers.says(agent, "sub", self._of(x), tx=tx)
-        self._publishes(x, agent, after=(word,))
-        self.streams(MEANWHILE)
-        self._brokers.ends()
+        self._brokers.begin(tx)
+        self.stream(MEANWHILE)
+        operation = self._brokers.operate(agent, "sub", self._of(x), tx=tx)
+        self._publish(x, agent, after=(operation,))
+        self.stream(MEANWHILE)
+        self._brokers.end()
 
 
-class Brokers:
+class SyntheticBrokers:
     """The record files of all brokers of a run."""
 
     def __init__(self, place: Path, fields: Mapping[str, Any], files: ExitStack) -> None:
@@ -102,7 +106,7 @@ class Brokers:
             name: files.enter_context((place / f"{name}.jsonl").open("wb")) for name in self._names
         }
         self._seqs: Counter[str] = Counter()
-        self._words: Counter[str] = Counter()
+        self._operations: Counter[str] = Counter()
         self._publications: Counter[str] = Counter()
         #: The transaction that is open, and the one that is committed and not over.
         self._open = ""
@@ -124,17 +128,17 @@ class Brokers:
         return {"tx": tx, "engine": self._engine} if tx else {}
 
     def _view(self) -> str:
-        return self._fresh if self._engine == "d-tx" else ""
+        return self._fresh if self._engine in VERSIONED else ""
 
     # --- routing ---
 
-    def says(self, client: str, kind: str, filter: str, *, tx: str = "") -> str:
-        """An operation goes from its client's broker to the other end; answers its name."""
-        self._words[client] += 1
-        name = f"{client}#{self._words[client]}"
-        way = self._names if kind == "adv" else self._names[::-1]
+    def operate(self, client: str, kind: str, filter: str, *, tx: str = "") -> str:
+        """An operation goes from its client's broker to the other end; returns its name."""
+        self._operations[client] += 1
+        name = f"{client}#{self._operations[client]}"
+        path = self._names if kind == "adv" else self._names[::-1]
         source = f"@{client}"
-        for node, after in zip(way, [*way[1:], ""], strict=True):
+        for node, after in zip(path, [*path[1:], ""], strict=True):
             self._record(
                 node,
                 "apply",
@@ -151,7 +155,7 @@ class Brokers:
             source = node
         return name
 
-    def publishes(
+    def publish(
         self, client: str, point: str, receiver: str, *, after: tuple[str, ...] = ()
     ) -> None:
         """A publication goes to the last broker and to its receiver; with `after` in the open
@@ -169,18 +173,18 @@ class Brokers:
         self._record(self._names[0], "publish", **entry)
         for node, onward in zip(self._names, [*self._names[1:], ""], strict=True):
             dests: tuple[str, ...] = (onward or f"@{receiver}",)
-            if tx and onward and self._engine == "s-tx":
-                dests = ()  # Every broker of the span does its own part.
+            if tx and onward and self._engine in REPLICATED:
+                dests = ()  # Every broker of the plan does its own part.
             more = {"source": source, "dests": dests, "version": self._view()}
             self._record(node, "match", **about, **more)
             source = node
         if tx:
-            self._decides(tx)
+            self._decide(tx)
         self._record(last, "deliver", **about, dests=(f"@{receiver}",))
 
     # --- transactions ---
 
-    def begins(self, tx: str) -> None:
+    def begin(self, tx: str) -> None:
         source = f"@{tx.rsplit(':', 2)[0]}"
         for node, onward in zip(self._names, [*self._names[1:], ""], strict=True):
             dests = (onward,) if onward else ()
@@ -188,12 +192,12 @@ class Brokers:
             source = node
         self._open = tx
 
-    def _decides(self, tx: str) -> None:
+    def _decide(self, tx: str) -> None:
         for node in self._names:
             self._record(node, "decide", **self._of_tx(tx), outcome="committed")
         self._open, self._fresh = "", tx
 
-    def ends(self) -> None:
+    def end(self) -> None:
         """The transaction that was committed is over everywhere."""
         for node in self._names:
             self._record(node, "end", **self._of_tx(self._fresh))

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from bench.spark.shipped import by_value, ship
 from padres_tx.audit.expected_tables import RoutingOperation, effective, expected_lines
 
-#: What two lines have to agree in; a client's numbers have gaps where operations were aborted.
+#: Entries are compared by these; numbers are left out, since aborted operations leave gaps.
 LINE: Final = ("table", "client", "op_kind", "filter", "hop")
 
 LINES: Final = ArrayType(
@@ -50,7 +50,7 @@ def verdicts(traces: DataFrame, txs: DataFrame, words: DataFrame, replayed: Data
         .where("times != 0")
         .select("run", "node")
         .distinct()
-        # Who has recorded nothing is not judged; and who has ghosts, for those.
+        # Brokers without records are not judged, nor those that have ghosts.
         .join(nodes, ["run", "node"], "left_semi")
         .join(left, ["run", "node"], "left_anti")
     )
@@ -65,7 +65,7 @@ def verdicts(traces: DataFrame, txs: DataFrame, words: DataFrame, replayed: Data
 
 
 def ghosts(traces: DataFrame, txs: DataFrame, words: DataFrame, lines: DataFrame) -> DataFrame:
-    """run, node, engine, tx: what a transaction has left that should not have."""
+    """run, node, engine, tx: the transactions that have left an entry wrongly."""
     life = _departures(traces).groupBy("run", "client").agg((F.max("life") + 1).alias("life"))
     aborted = words.join(
         txs.where("outcome = 'aborted'").select("run", "tx"), ["run", "tx"]
@@ -87,7 +87,7 @@ def _departures(traces: DataFrame) -> DataFrame:
 
 
 def expected(traces: DataFrame, txs: DataFrame, words: DataFrame) -> DataFrame:
-    """run, node, LINE, times: what all words together come to at each broker."""
+    """run, node, LINE, times: the entries that all operations lead to at each broker."""
     committed = txs.where("outcome = 'committed'").select("run", "tx")
     counted = words.where("tx = ''").unionByName(words.join(committed, ["run", "tx"]))
     table = F.when(F.col("op_kind").isin("sub", "usub"), F.lit("prt")).otherwise(F.lit("srt"))

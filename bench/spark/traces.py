@@ -1,22 +1,23 @@
-"""Was the run correct? What brokers recorded, judged by the same rules as histories are.
+"""Checks of what brokers recorded, by the same rules as the checkers of histories.
 
-Each verdict is a row (run, kind, engine, tx); `tx` is the transaction, or where there is none the
-publication's or the broker's name.
+Each verdict is a row (run, kind, engine, tx); `tx` is the transaction, or without one the name of
+the publication or the broker.
 
     order      at some broker an operation was handled before one that comes first (Section 3.2)
-    partial    a transaction's publication was delivered without, or before, its commit; or it was
-               committed, and its publication did not get to where a broker, or its tables, sent it
-    split      an outcome differs from broker to broker, or from what its coordinator was told
+    partial    a transaction's publication was delivered without, or before, its commit; or the
+               transaction committed, and the publication did not reach a place where a broker, or
+               its tables, sent it
+    split      an outcome differs between brokers, or from the coordinator's record
     undecided  a transaction has begun at a broker, and is never decided or over there
-    duplicate  a publication was handed to one client twice
-    lost       a plain publication did not get to where a broker sent it
+    duplicate  a publication was delivered to one client twice
+    lost       a plain publication did not reach a place where a broker sent it
 
-are joins, and here. `spark.tables` has ghost and divergence, `spark.reads` dirty, handover and
-cycle; they rest on brokers' tables, which are rebuilt from the records (`spark.replay`). Who
-promises what is in `promises`.
+These are joins, in this module. `spark.tables` finds ghost and divergence, `spark.reads` dirty,
+handover and cycle, both from brokers' tables that are rebuilt from the records (`spark.replay`).
+`padres_tx.audit.promises` knows which engine promises what.
 
-Nothing here reads or writes files; `after`, `trigger` and `outcome` of records are explained in
-`overlay.trace`.
+Nothing here reads or writes files; `overlay.trace` documents `after`, `trigger` and `outcome` of
+records.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from bench.spark import history, reads, steps, tables
 from bench.spark.history import NAMED, Keep
 from bench.spark.shipped import by_value
+from padres_tx.audit.promises import REPLICATED
 
 VERDICT: Final = ("run", "kind", "engine", "tx")
 
@@ -47,11 +49,11 @@ def verdicts(
     *,
     keep: Keep = history.in_executors,
 ) -> DataFrame:
-    """All that is wrong with all runs, each thing once, whether it was promised or not.
+    """All anomalies of all runs, each once, whether promised or not.
 
-    `told` has what coordinators were told: run, tx, outcome. A run's transactions should be of one
-    engine, as those of experiments are: a cycle through several engines is put down to one that
-    isolates, though it alone cannot prevent it.
+    `told` has the outcomes that coordinators received: run, tx, outcome. The transactions of a run
+    should be of one engine, as in experiments: a cycle through several engines is attributed to one
+    with isolation, though it cannot prevent that cycle alone.
     """
     traces = keep("traces", history.with_lives(traces))
     txs = keep("txs", history.transactions(traces))
@@ -72,16 +74,16 @@ def verdicts(
         "reads": reads.verdicts(in_order, txs, replayed),
         "tables": tables.verdicts(at_rest, txs, words, replayed),
     }
-    # In one plan they would take longer to plan than to compute.
+    # One plan for all would take longer to plan than to compute.
     kept = [keep(name, part) for name, part in parts.items()]
     return reduce(DataFrame.unionByName, kept).distinct().orderBy(*VERDICT)
 
 
 def _numbers(traces: DataFrame) -> DataFrame:
-    """By run and broker, how many records there are, and should be.
+    """By run and broker, how many records there are, and how many there should be.
 
-    If some are missing nothing can be rebuilt, nor if a broker has begun to count again, as its
-    state was lost; if some are there twice, it cannot be said what is there in the end.
+    If some are missing, or if a broker has begun to count again because its state was lost, its
+    tables cannot be rebuilt; if some are there twice, the state at the end is unknown.
     """
     first = F.when(F.col("seq") == 1, F.col("at_ns"))
     return traces.groupBy("run", "node").agg(
@@ -92,7 +94,7 @@ def _numbers(traces: DataFrame) -> DataFrame:
 
 
 def counts(found: DataFrame) -> DataFrame:
-    """By engine and kind, how often it was found, and in how many runs."""
+    """By engine and kind, the number of anomalies, and of runs that show them."""
     return (
         found.groupBy("engine", "kind")
         .agg(F.count(F.lit(1)).alias("found"), F.count_distinct("run").alias("runs"))
@@ -101,7 +103,7 @@ def counts(found: DataFrame) -> DataFrame:
 
 
 def not_judged(traces: DataFrame) -> DataFrame:
-    """what, lines, reason: the runs of which the tables cannot be rebuilt."""
+    """what, lines, reason: the runs whose tables cannot be rebuilt."""
     missing = F.sum(F.greatest(F.col("last") - F.col("records"), F.lit(0)))
     return (
         _numbers(traces)
@@ -111,9 +113,9 @@ def not_judged(traces: DataFrame) -> DataFrame:
         .select(
             F.concat(F.lit("run "), F.col("run")).alias("what"),
             "lines",
-            F.lit(
-                "records of brokers are missing: what was read, and what tables held, is not judged"
-            ).alias("reason"),
+            F.lit("records of brokers are missing: reads and tables are not judged").alias(
+                "reason"
+            ),
         )
     )
 
@@ -168,7 +170,7 @@ def _handed(traces: DataFrame) -> DataFrame:
 
 
 def untimely(traces: DataFrame, publications: DataFrame) -> DataFrame:
-    """Only what is committed is delivered, and not before."""
+    """Publications of a transaction are delivered after its commit only."""
     node = ["run", "tx", "node"]
     of_tx = traces.where("tx != ''")
     begun = of_tx.where("kind = 'begin'").select(*node, F.lit(True).alias("begun")).distinct()
@@ -190,14 +192,14 @@ def untimely(traces: DataFrame, publications: DataFrame) -> DataFrame:
 
 
 def missing(traces: DataFrame, publications: DataFrame) -> DataFrame:
-    """Where a publication was sent, it came; whom it was for, it was handed to."""
+    """A publication arrives at every broker and client that it was sent to."""
     due = publications.where("tx = '' OR outcome = 'committed'")
     matched = traces.where("kind = 'match'").join(due.select(*NAMED), list(NAMED), "left_semi")
     sent = matched.select(*NAMED, F.explode("dests").alias("hop")).distinct()
     came = matched.select(*NAMED, F.col("node").alias("hop")).distinct()
     got = _handed(traces).distinct()
     lost = sent.join(came.unionByName(got), [*NAMED, "hop"], "left_anti")
-    # A tcm ends at its receiver, who answers in the transaction; nothing is delivered.
+    # A tcm ends at its receiver, which answers in the transaction; nothing is delivered.
     about = lost.join(due, list(NAMED)).where("op_kind != 'tcm' OR hop NOT LIKE '@%'")
     plain = F.col("tx") == ""
     kind = F.when(plain, F.lit("lost")).otherwise(F.lit("partial"))
@@ -214,7 +216,7 @@ def misordered(
     causes: DataFrame,
     publications: DataFrame,
 ) -> DataFrame:
-    """At a broker, an operation before one that comes first, or before what that has moved."""
+    """At a broker, an operation before one that comes first, or before an entry it has moved."""
     entered = words.where("tx != ''").select("run", "tx", "op_id", "after", "trigger")
     said = traces.where("kind = 'publish' AND tx != ''")
     entered = entered.unionByName(said.select(*entered.columns))
@@ -240,7 +242,7 @@ def _handled(
 ) -> DataFrame:
     """run, tx, node, op_id, first, last: when each broker handled each operation.
 
-    The last is when it handled the last of what the operation had moved there.
+    `last` is when it handled the last entry that the operation had moved there.
     """
     matched = (
         traces.where("kind = 'match'")
@@ -257,8 +259,8 @@ def _handled(
         .withColumn("life", F.when(F.col("own"), F.col("life")).otherwise(F.col("cause_life")))
         .join(words.select(*NAMED, F.col("tx").alias("word_tx"), "engine"), list(NAMED))
         .where("word_tx != ''")
-        # After an abort, what was under way arrives as if it were plain; nobody waits for it.
-        .where("engine = 's-tx' OR tx = word_tx")
+        # After an abort, operations that were under way arrive as if they were plain.
+        .where(F.col("engine").isin(*REPLICATED) | (F.col("tx") == F.col("word_tx")))
         .select("run", F.col("word_tx").alias("tx"), "node", "op_id", "seq", "own")
     )
     key = ("run", "tx", "node", "op_id")
@@ -270,13 +272,13 @@ def _handled(
     each = (
         matched.unionByName(applied)
         .join(over, ["run", "tx", "node"], "left")
-        # What others compensate later may say it once more.
+        # A later compensation may repeat the operation.
         .where("over IS NULL OR seq <= over")
     )
     first = each.where("own").groupBy(*key).agg(F.min("seq").alias("first"))
     return (
         each.join(first, list(key))
-        # What neighbours say of the same operation once more, in S-TX, is nobody's to wait for.
+        # With a replicated plan, neighbours repeat the operation; those repetitions do not count.
         .where("seq = first OR (seq > first AND NOT own)")
         .groupBy(*key, "first")
         .agg(F.max("seq").alias("last"))
@@ -297,7 +299,7 @@ def come_before(operations: Iterable[Any]) -> list[tuple[str, str]]:
     direct: dict[str, set[str]] = {}
     for name, after, trigger in listed:
         mine = {*after, trigger} & names
-        # What comes after a tcm comes after all that it has led to, at any depth.
+        # An operation after a tcm comes after everything that the tcm has led to, at any depth.
         todo = [other for other in after if other in names]
         while todo:
             for other in triggered[todo.pop()]:

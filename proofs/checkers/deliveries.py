@@ -1,8 +1,8 @@
-"""Publications: each to each client once, those of a transaction at its commit, and all of them.
+"""Publications: each delivered to each client once, and those of a transaction at its commit.
 
-Where a publication has to go is what the brokers' tables say (`replay` compares); here it is
-followed from broker to broker: what a broker sends on must come, what it hands to a client must be
-handed over, and a client that is still there must have got it.
+Whether a publication goes where the brokers' tables say is checked in `reads`; here it is followed
+from broker to broker: a publication that a broker forwards must arrive, one that it has for a
+client must be delivered, and a client that is still connected must have received it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def _duplicates(publication: Publication) -> Iterator[Anomaly]:
         if times > 1:
             where = sorted(e.record.node for e in publication.delivered if hop in e.record.dests)
             story = (
-                f"{publication.name} {publication.text} is handed to {hop[1:]} {times} times,"
+                f"{publication.name} {publication.text} is delivered to {hop[1:]} {times} times,"
                 f" at {', '.join(where)}"
             )
             yield Anomaly("duplicate", _engine(publication), publication.name, story)
 
 
 def _untimely(publication: Publication) -> Iterator[Anomaly]:
-    """Only what is committed is delivered, and not before."""
+    """Publications of a transaction are delivered after its commit only."""
     tx = publication.tx
     assert tx is not None
     for event in publication.delivered:
         node, to = event.record.node, ", ".join(hop[1:] for hop in event.record.dests)
-        what = f"{to} gets {publication.name} {publication.text} at {node}"
+        what = f"{to} receives {publication.name} {publication.text} at {node}"
         if tx.outcome == "aborted":
             yield Anomaly("partial", tx.engine, tx.name, f"{what}, though {tx.name} is aborted")
         elif not tx.outcome:
@@ -69,7 +69,7 @@ def _is_committed(publication: Publication, event: Event) -> bool:
 
 
 def _lost(history: History, publication: Publication) -> Iterator[Anomaly]:
-    """Where a publication was sent, it came; whom it was for, it was handed to."""
+    """A publication arrives at every broker and client that it was sent to."""
     tx = publication.tx
     if tx is not None and not tx.committed:
         return
@@ -79,9 +79,11 @@ def _lost(history: History, publication: Publication) -> Iterator[Anomaly]:
         for hop in event.record.dests:
             if hop.startswith("@"):
                 if hop not in handed and not is_tcm:
-                    yield _missing(publication, f"{node} has it for {hop[1:]}, who never gets it")
+                    yield _missing(
+                        publication, f"{node} has it for {hop[1:]}, which never receives it"
+                    )
             elif hop not in publication.matched:
-                yield _missing(publication, f"{node} sends it to {hop}, where it never comes")
+                yield _missing(publication, f"{node} sends it to {hop}, where it never arrives")
 
 
 def _missing(publication: Publication, what: str) -> Anomaly:
@@ -93,13 +95,13 @@ def _missing(publication: Publication, what: str) -> Anomaly:
 
 
 def _received(history: History) -> Iterator[Anomaly]:
-    """What clients say that they got, beside what brokers say that they handed over."""
+    """What clients received, compared with what brokers delivered."""
     assert history.clients is not None
     left = {client for client, _ in history.gone}
     for client, got in sorted(history.clients.received.items()):
         for name, times in Counter(got).items():
             if times > 1:
-                story = f"{client} got {name} {times} times"
+                story = f"{client} received {name} {times} times"
                 yield Anomaly("duplicate", history.engine_of(name), name, story)
     if not history.complete or history.restarted:
         return
@@ -109,4 +111,6 @@ def _received(history: History) -> Iterator[Anomaly]:
             for hop in event.record.dests:
                 client = hop[1:]
                 if client not in left and publication.name not in received.get(client, ()):
-                    yield _missing(publication, f"it was handed to {client}, who did not get it")
+                    yield _missing(
+                        publication, f"it was delivered to {client}, which did not receive it"
+                    )

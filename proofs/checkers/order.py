@@ -1,13 +1,14 @@
 """The order of a transaction's operations at each broker that sees two of them (Section 3.2).
 
-    Thread     of one client's operations, one stands before the next
-    Trigger    a tcm stands before what its receivers do on it
-    Trigger*   all that a tcm has made others do stands before what its client does next
+    Thread     each operation of a client comes before its next one
+    Trigger    a tcm comes before the operations of its receivers on it
+    Trigger*   all operations that a tcm has led to come before its client's next operation
 
-Records tell the direct predecessors where an operation enters; the rest is transitivity. At a
+The record of an operation's entry names its direct predecessors; the rest is transitivity. At a
 broker an operation that comes later must not be handled before one that comes earlier, nor before
-what an earlier (un-)advertisement has attracted or sent back there. For each transaction and
-broker one pass over its operations is enough: "the last that comes before" is passed on.
+the entries that an earlier (un-)advertisement has attracted or sent back there. For each
+transaction and broker one pass over its operations is enough, which carries along "the last that
+comes before".
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from proofs.checkers.anomalies import Anomaly
 from proofs.history import Event, History, Tx
 
 
-class Handled(NamedTuple):
-    """An operation at one broker: when it was handled, and when all that it moved there was."""
+class HandledOperation(NamedTuple):
+    """An operation at one broker: when it was handled, and the last entry that it moved."""
 
     first: Event
     last: Event
@@ -42,7 +43,7 @@ def check(history: History) -> Iterator[Anomaly]:
 
 
 def _entered(history: History) -> dict[str, dict[str, Event]]:
-    """Where each operation of each transaction came in, in the order of each node."""
+    """Where each operation of each transaction entered, in the order of each node."""
     found: dict[str, dict[str, Event]] = {}
     for word in history.words.values():
         if word.tx is not None:
@@ -62,7 +63,7 @@ def _before(operations: dict[str, Event]) -> dict[str, set[str]]:
     before: dict[str, set[str]] = {}
     for name, event in operations.items():
         mine = {*event.record.after, event.record.trigger} & operations.keys()
-        # What comes after a tcm comes after all that it has led to, at any depth.
+        # An operation after a tcm comes after everything that the tcm has led to, at any depth.
         todo = [other for other in event.record.after if other in operations]
         while todo:
             for other in triggered[todo.pop()]:
@@ -74,7 +75,7 @@ def _before(operations: dict[str, Event]) -> dict[str, set[str]]:
 
 
 def _sorted(before: dict[str, set[str]]) -> list[str]:
-    """The operations, each behind its predecessors; what goes in a circle is left out."""
+    """The operations, each after its predecessors; those in a cycle are left out."""
     waits = {name: len(mine) for name, mine in before.items()}
     behind: defaultdict[str, list[str]] = defaultdict(list)
     for name, mine in before.items():
@@ -89,9 +90,9 @@ def _sorted(before: dict[str, set[str]]) -> list[str]:
     return ready
 
 
-def _handled(history: History) -> dict[str, dict[str, dict[str, Handled]]]:
+def _handled(history: History) -> dict[str, dict[str, dict[str, HandledOperation]]]:
     """By transaction, broker and operation."""
-    found: dict[str, dict[str, dict[str, Handled]]] = {}
+    found: dict[str, dict[str, dict[str, HandledOperation]]] = {}
     for node, events in history.events.items():
         for event in events:
             record = event.record
@@ -104,7 +105,7 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, Handled]]]:
             elif record.kind == "apply":
                 whose = event.cause or event.key
                 word = history.words.get(whose)
-                # After an abort, what was under way arrives as if it were plain; nobody waits.
+                # After an abort, operations that were under way arrive as if they were plain.
                 tx = word.tx if word is not None else None
                 if tx is not None and tx.engine not in REPLICATED and record.tx != tx.name:
                     continue
@@ -112,18 +113,22 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, Handled]]]:
             else:
                 continue
             if tx is None or event.at > tx.ended.get(node, event.at):
-                continue  # What others compensate later may say it once more.
+                continue  # A later compensation may repeat the operation.
             here = found.setdefault(tx.name, {}).setdefault(node, {})
             if name in here:
                 if event.cause is not None:
                     here[name] = here[name]._replace(last=event)
             elif event.cause is None:
-                here[name] = Handled(event, event)
+                here[name] = HandledOperation(event, event)
     return found
 
 
 def _check_node(
-    tx: Tx, node: str, order: list[str], before: dict[str, set[str]], here: dict[str, Handled]
+    tx: Tx,
+    node: str,
+    order: list[str],
+    before: dict[str, set[str]],
+    here: dict[str, HandledOperation],
 ) -> Iterator[Anomaly]:
     latest: dict[str, tuple[int, str]] = {}
     for name in order:
@@ -135,7 +140,7 @@ def _check_node(
         latest[name] = last
         if name in here and here[name].first.at < last[0]:
             late = here[last[1]]
-            moved = "" if late.last is late.first else ", and what that has moved there"
+            moved = "" if late.last is late.first else ", and an entry that it has moved there"
             story = (
                 f"at {node}, {what(here[name].first.record)} was handled before"
                 f" {what(late.first.record)}{moved}, which in {tx.name} comes first"

@@ -1,4 +1,4 @@
-"""One outcome for everybody, and in the end some outcome for everything."""
+"""Outcomes: the same for all brokers and clients, and one for every transaction in the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proofs.history import History, Tx
 
 
 def check(history: History) -> Iterator[Anomaly]:
-    """Split decisions and transactions without one."""
+    """Split decisions, and transactions without a decision."""
     told = history.clients.outcomes if history.clients is not None else {}
     for tx in history.txs.values():
         yield from _split(history, tx, told.get(tx.name, {}))
@@ -20,33 +20,35 @@ def check(history: History) -> Iterator[Anomaly]:
     for tx in history.txs.values():
         yield from _undecided(tx)
     if history.clients is not None:
-        yield from _untold(history)
+        yield from _unreported(history)
     for broker, why in sorted(history.unrest.items()):
-        yield Anomaly("undecided", "", broker, f"{broker} does not come to rest: {why}")
+        yield Anomaly("undecided", "", broker, f"{broker} is not at rest: {why}")
 
 
 def _split(history: History, tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]:
-    heard = {node: outcome for node, (_, outcome) in tx.decided.items()}
-    heard |= {client: "committed" if committed else "aborted" for client, committed in told.items()}
+    outcomes = {node: outcome for node, (_, outcome) in tx.decided.items()}
+    outcomes |= {
+        client: "committed" if committed else "aborted" for client, committed in told.items()
+    }
     if history.restarted and tx.engine in SPLIT_BY_RESTARTS:
         return
     if tx.edge in history.restarted:
-        # The decision may have been lost with the broker that took it and those that heard of it.
+        # The decision may have been lost with the broker that made it and those that knew it.
         lost = {client for client, homes in history.homes.items() if homes & history.restarted}
         lost |= history.restarted
-        heard = {who: outcome for who, outcome in heard.items() if who not in lost}
+        outcomes = {who: outcome for who, outcome in outcomes.items() if who not in lost}
     for node, outcome in tx.changed_mind:
-        yield Anomaly("split", tx.engine, tx.name, f"{node} decides again, and it is {outcome}")
-    if len(set(heard.values())) > 1:
+        yield Anomaly("split", tx.engine, tx.name, f"{node} decides again, differently: {outcome}")
+    if len(set(outcomes.values())) > 1:
         sides: dict[str, list[str]] = {}
-        for who in sorted(heard):
-            sides.setdefault(heard[who], []).append(who)
-        said = [f"{how} according to {', '.join(sides[how])}" for how in sorted(sides)]
-        yield Anomaly("split", tx.engine, tx.name, f"{tx.name} is {' and '.join(said)}")
+        for who in sorted(outcomes):
+            sides.setdefault(outcomes[who], []).append(who)
+        parts = [f"{how} according to {', '.join(sides[how])}" for how in sorted(sides)]
+        yield Anomaly("split", tx.engine, tx.name, f"{tx.name} is {' and '.join(parts)}")
 
 
 def _undecided(tx: Tx) -> Iterator[Anomaly]:
-    """Where it has begun it has to be decided, and it has to be over."""
+    """Where a transaction has begun, it has to be decided and to end."""
     for what, where in (("decided", tx.decided), ("over", tx.ended)):
         missing = sorted(tx.begun.keys() - where.keys())
         if missing:
@@ -55,8 +57,8 @@ def _undecided(tx: Tx) -> Iterator[Anomaly]:
             return
 
 
-def _untold(history: History) -> Iterator[Anomaly]:
-    """Who asks for a transaction is told how it ended, unless he has gone."""
+def _unreported(history: History) -> Iterator[Anomaly]:
+    """A coordinator learns the outcome of its transaction, unless it has left."""
     assert history.clients is not None
     left = {client for client, _ in history.gone}
     for name, engine in history.clients.asked.items():
@@ -65,5 +67,5 @@ def _untold(history: History) -> Iterator[Anomaly]:
         coordinator = id[0]
         if coordinator in left or coordinator in history.clients.outcomes.get(name, {}):
             continue
-        story = f"{coordinator} was never told how {name} ended"
+        story = f"{coordinator} never received the outcome of {name}"
         yield Anomaly("undecided", engine, name, story)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bench.report import compare as comparing
 from bench.report import compare_cli
-from bench.report.compare import CHANGED, SAME, UNTOLD, compare
+from bench.report.compare import CHANGED, SAME, UNKNOWN, compare
 from bench.report.intervals import Sample, holm, interval, share_lost, welch
 from bench.report.results import DONE, RESULTS, SUMMARIES, Results, load
 
@@ -71,7 +71,7 @@ def test_what_repetitions_differ_by_themselves_is_noise(tmp_path: Path) -> None:
 
 def test_one_repetition_tells_nothing(tmp_path: Path) -> None:
     found = compare(results(tmp_path / "a", SLOW[:1]), results(tmp_path / "b", FAST))
-    assert {each.verdict for each in found.differences} == {UNTOLD}
+    assert {each.verdict for each in found.differences} == {UNKNOWN}
     assert not found.changed
 
 
@@ -96,9 +96,9 @@ def test_the_command_s_exit_codes(tmp_path: Path) -> None:
     code, output = run(str(slow), str(fast), "--json")
     assert code == 1
     assert [each["verdict"] for each in json.loads(output)["differences"]] == [CHANGED] * 2
-    assert run(str(slow), str(other)) == (2, "Error: the two have no point in common\n")
+    assert run(str(slow), str(other)) == (2, "Error: the two experiments have no point in common\n")
     code, output = run(str(slow), str(tmp_path / "nowhere"))
-    assert code == 2 and "there is no directory" in output
+    assert code == 2 and "no such directory" in output
 
 
 # --- numbers, against values that anybody can look up ---
@@ -109,7 +109,7 @@ def test_intervals_follow_the_t_distribution() -> None:
     # 4.303 standard errors of 1 / sqrt(3).
     assert found.low == pytest.approx(2 - 4.3027 / 3**0.5, abs=1e-3)
     assert interval([5.0])[1:3] == (None, None)
-    with pytest.raises(ValueError, match="no mean"):
+    with pytest.raises(ValueError, match="no values"):
         interval([])
 
 

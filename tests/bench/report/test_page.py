@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.report.claims import HELD, MISSED, UNKNOWN, Claim, claims
+from bench.report.claims import HELD, MISSED, UNKNOWN, JudgedClaim, claims
 from bench.report.page import NOTES, render, write
 from bench.report.results import Results
 from padres_tx.audit.promises import KINDS, MEANING
@@ -73,7 +73,7 @@ def test_made_up_records_are_called_so(page: Path) -> None:
 
 def test_what_could_not_be_used_is_in_it(page: Path) -> None:
     text = page.read_text("utf-8")
-    assert "Not everything could be used: 4 files or runs, 5 lines." in text
+    assert "Some input could not be used: 4 files or runs, 5 lines." in text
     assert "runs/base-three-s-tx-c1-i1-r1/clients/E.1.jsonl" in text
 
 
@@ -98,7 +98,7 @@ def with_traces(results: Results, *counts: tuple[str, str, int]) -> Results:
 
 
 def test_traces_are_held_against_what_each_engine_promises(results: Results) -> None:
-    def judged(*counts: tuple[str, str, int]) -> Claim:
+    def judged(*counts: tuple[str, str, int]) -> JudgedClaim:
         changed = with_traces(results, *counts)
         return next(c for c in claims(changed) if c.what.startswith("Brokers' traces"))
 
@@ -114,7 +114,7 @@ def test_traces_are_held_against_what_each_engine_promises(results: Results) -> 
 
 
 def test_a_drop_is_judged_where_the_machine_kept_the_offered_rate(results: Results) -> None:
-    def judged(*received: tuple[float, float, float], windows: int = 20) -> Claim:
+    def judged(*received: tuple[float, float, float], windows: int = 20) -> JudgedClaim:
         """Of repetitions: what is offered, and what comes without and with dispatching."""
         columns = ["figure", "series", "repetition", "dispatch", "busy"]
         columns += ["windows", "events_per_s", "events_per_s_sd", "offered_per_s"]

@@ -70,7 +70,7 @@ def test_rates_count_whole_seconds_and_see_what_is_open(results: Results) -> Non
 def test_what_cannot_be_used_is_told_by_file_and_count(results: Results) -> None:
     skipped = {what: (lines, why) for what, lines, why in results.skipped.itertuples(index=False)}
     cut = skipped["runs/base-three-s-tx-c1-i1-r1/clients/E.1.jsonl"]
-    assert cut == (1, "no records, of 12 lines")
+    assert cut == (1, "invalid lines, of 12")
     assert skipped["runs/base-three-s-tx-c1-i1-r2/clients/A1.1.jsonl"][0] == 3
     assert skipped["run base-three-d-tx-c1-i1-r9"] == (0, "not complete")
     assert skipped["run base-three-s-tx-c1-i1-r1"][0] == 1  # What the cut line was.
