@@ -1,19 +1,18 @@
-"""What happened in one run, as the checkers see it: each node's events, and what they belong to.
+"""What happened in one run, as the checkers read it: each node's events, and what they belong to.
 
-A history is made of trace records; they are the same in the simulator and in the files of broker
-processes. What they cannot carry is added if somebody knows it: what each client was told
-(`Clients`), the tables at the end, and what still waited then. Here the records are put into
-the order of their nodes, and it is worked out once for all checkers
+A history consists of trace records, which are the same in the simulator and in the files of broker
+processes. What records do not contain is added where it is known: what each client received
+(`ClientObservations`), the tables at the end, and what still waited then. This module puts the
+records into the order of their nodes and works out, once for all checkers,
 
-- which transactions, clients, routing operations (`Word`) and publications there were,
-- which operations reached a broker on their own way, and which in consequence of another one
-  (attracted or sent back by an (un-)advertisement): the sender's record says so, and links are
-  FIFO.
+- the transactions, clients, routing operations (`TracedOperation`) and publications;
+- which operations reached a broker directly, and which because of another one (attracted or taken
+  back by an (un-)advertisement): the sender's record says so, and links are FIFO.
 
-A client that leaves and comes back begins to count again. Publications and transactions have the
-client's life in their names; of routing operations its lives are told apart by counting.
+A client that leaves and comes back numbers from 1 again. Names of publications and transactions
+contain the client's life; the lives of routing operations are told apart by counting.
 
-This module tells nothing right from wrong.
+This module does not decide what is right or wrong.
 """
 
 from __future__ import annotations
@@ -39,26 +38,26 @@ from padres_tx.audit.record_fields import (
 )
 from padres_tx.client_messages import Ended, TxID, to_client, tx_text
 
-#: An end with one of these codes answers something that was said too late; it is no decision.
+#: An Ended with one of these codes answers a message that came too late; it is not a decision.
 LATE = frozenset({"unknown", "foreign", "finished"})
 
-#: A client's operation or publication: the client, which of its lives, and its number. Lives of
-#: publications are those that brokers have issued; of operations they are counted at each node.
+#: The key of a client's operation or publication: the client, its life, and the number. Lives of
+#: publications are those that brokers have issued; lives of operations are counted at each node.
 Key: TypeAlias = tuple[str, int, int]
 
 
-class Clients:
-    """What clients were told: hand `saw` every message that a client gets."""
+class ClientObservations:
+    """What clients received: call `observe` with every message that a client receives."""
 
     def __init__(self) -> None:
-        #: The names of the publications that each client got, in their order.
+        #: The names of the publications that each client received, in order.
         self.received: dict[str, list[str]] = {}
         #: The outcome of each transaction according to each client that was told one.
         self.outcomes: dict[str, dict[str, bool]] = {}
-        #: The transactions that coordinators have asked for, with their engines.
+        #: The transactions that coordinators have begun, with their engines.
         self.asked: dict[str, str] = {}
 
-    def saw(self, client: str, message: AnyMessage) -> None:
+    def observe(self, client: str, message: AnyMessage) -> None:
         if isinstance(message, Pub):
             name = name_text(message.client, message.life, message.seq)
             self.received.setdefault(client, []).append(name)
@@ -67,13 +66,13 @@ class Clients:
             if isinstance(told, Ended) and told.code not in LATE:
                 self.outcomes.setdefault(tx_text(told.tx), {})[client] = told.committed
 
-    def asks(self, engine: str, tx: TxID) -> None:
-        """A coordinator has begun a transaction, or submitted one."""
+    def note_begin(self, engine: str, tx: TxID) -> None:
+        """Note that a coordinator has begun or submitted a transaction."""
         self.asked[tx_text(tx)] = engine
 
 
-class Row(NamedTuple):
-    """One line of a broker's table at the end."""
+class TableRow(NamedTuple):
+    """One row of a broker's table at the end."""
 
     table: str
     client: str
@@ -85,15 +84,15 @@ class Row(NamedTuple):
     marks: tuple[str, ...] = ()
 
 
-class Event:
-    """A record in its place among those of its node."""
+class TraceEvent:
+    """A record with its place among those of its node."""
 
     __slots__ = ("at", "cause", "change", "key", "life", "publication", "record")
 
     def __init__(self, record: Record, at: int, life: int) -> None:
         self.record = record
         self.at = at
-        #: Which life of its client it belongs to.
+        #: The life of its client that it belongs to.
         self.life = life
         self.key: Key | None = None
         if "#" in record.op_id:
@@ -102,16 +101,16 @@ class Event:
             self.key = parse_name(record.op_id)
             assert self.key is not None, record.op_id
         self.change = NO_CHANGE
-        #: The (un-)advertisement in consequence of which an entry came here; None: its own way.
+        #: The (un-)advertisement that moved the entry here; None if it came directly.
         self.cause: Key | None = None
-        #: What a match or a delivery is of.
+        #: The publication of a match or a delivery.
         self.publication: Publication | None = None
 
     def __repr__(self) -> str:
         return f"<{self.record.node}:{self.at} {self.record.kind} {self.record.op_id}>"
 
 
-class Tx:
+class TracedTransaction:
     """A transaction, and where in each node's events it began, was decided and ended."""
 
     __slots__ = (
@@ -132,13 +131,13 @@ class Tx:
         #: The coordinator's edge broker.
         self.edge = ""
         self.begun: dict[str, int] = {}
-        #: The neighbours of each node that it went to, the one that it came from included.
+        #: The neighbours of each node that it reached, including the one that it came from.
         self.neighbours: dict[str, frozenset[str]] = {}
         self.decided: dict[str, tuple[int, str]] = {}
-        #: Nodes that have decided once more, and otherwise.
+        #: Nodes that have decided a second time, with another outcome.
         self.changed_mind: list[tuple[str, str]] = []
         self.ended: dict[str, int] = {}
-        #: "committed", "aborted", or nothing; the coordinator's edge broker has the say.
+        #: "committed", "aborted" or "", as the coordinator's edge broker decided.
         self.outcome = ""
 
     @property
@@ -146,12 +145,12 @@ class Tx:
         return self.outcome == "committed"
 
 
-class Word:
-    """A routing operation of a client: what it has said at its edge broker."""
+class TracedOperation:
+    """A routing operation of a client, as it was recorded at its edge broker."""
 
     __slots__ = ("box", "edge", "event", "key", "kind", "text", "tx")
 
-    def __init__(self, event: Event, tx: Tx | None) -> None:
+    def __init__(self, event: TraceEvent, tx: TracedTransaction | None) -> None:
         record = event.record
         assert event.key is not None
         self.key = event.key
@@ -176,23 +175,23 @@ class Word:
 
     @property
     def counts(self) -> bool:
-        """Whether it has become effective: said on its own, or in a committed transaction."""
+        """Whether it has taken effect: it is plain, or its transaction was committed."""
         return self.tx is None or self.tx.committed
 
 
 class Publication:
-    """A publication or tcm: where it entered, and what became of it at each node."""
+    """A publication or tcm: where it entered, and its records at each node."""
 
     __slots__ = ("delivered", "key", "matched", "published", "text", "tx")
 
-    def __init__(self, published: Event, tx: Tx | None) -> None:
+    def __init__(self, published: TraceEvent, tx: TracedTransaction | None) -> None:
         assert published.key is not None
         self.key = published.key
         self.text = published.record.filter
         self.tx = tx
         self.published = published
-        self.matched: dict[str, Event] = {}
-        self.delivered: list[Event] = []
+        self.matched: dict[str, TraceEvent] = {}
+        self.delivered: list[TraceEvent] = []
 
     @property
     def name(self) -> str:
@@ -210,30 +209,30 @@ class History:
         self,
         records: Iterable[Record],
         *,
-        clients: Clients | None = None,
-        tables: Mapping[str, Iterable[Row]] | None = None,
+        clients: ClientObservations | None = None,
+        tables: Mapping[str, Iterable[TableRow]] | None = None,
         unrest: Mapping[str, str] | None = None,
         complete: bool = True,
         restarted: Iterable[str] = (),
     ) -> None:
-        """`complete`: all records are there, up to where everything had come to rest. `restarted`:
-        nodes that have lost their memory, if that is known; others show it by their numbers."""
+        """`complete`: the records reach to where everything was at rest. `restarted`: nodes that
+        are known to have lost their state; others show it by their numbers."""
         self.clients = clients
         self.tables = None if tables is None else {n: list(rows) for n, rows in tables.items()}
-        #: By broker, what still waited there in the end.
+        #: By broker, what still waited there at the end.
         self.unrest = dict(unrest or {})
         self.complete = complete
-        self.events: dict[str, list[Event]] = {}
-        self.txs: dict[str, Tx] = {}
-        self.words: dict[Key, Word] = {}
+        self.events: dict[str, list[TraceEvent]] = {}
+        self.txs: dict[str, TracedTransaction] = {}
+        self.operations: dict[Key, TracedOperation] = {}
         self.publications: dict[Key, Publication] = {}
-        #: The brokers that each client has come to, and the lives of clients that have ended
-        #: somewhere.
+        #: The brokers that each client has joined at, and the lives of clients that have ended at
+        #: some node.
         self.homes: dict[str, set[str]] = {}
         self.gone: set[tuple[str, int]] = set()
-        #: How often each client has gone, so far as any node knows: which life the last one is.
+        #: How often each client has left, as far as any node knows: the number of its last life.
         self.lives: dict[str, int] = {}
-        #: Nodes whose numbers begin again: a broker's state was lost, and others' with it.
+        #: Nodes whose numbers begin again: the broker's state was lost.
         self.restarted = set(restarted)
         self._read(records)
         self._find_causes()
@@ -242,13 +241,13 @@ class History:
     def from_simulator(
         cls,
         sim: Simulator,
-        clients: Clients | None = None,
+        clients: ClientObservations | None = None,
         *,
         complete: bool = True,
         restarted: Iterable[str] = (),
     ) -> History:
-        """The run of a simulator whose brokers trace; `complete` if it has come to rest."""
-        tables: dict[str, list[Row]] = {}
+        """The run of a simulator whose brokers trace; `complete` if it is at rest."""
+        tables: dict[str, list[TableRow]] = {}
         unrest: dict[str, str] = {}
         for name, broker in sim.brokers.items():
             tables[name] = []
@@ -259,7 +258,7 @@ class History:
                 for entry in space:
                     marks = [entry.added_by] if entry.added_by else []
                     tables[name].append(
-                        Row(
+                        TableRow(
                             table,
                             entry.client,
                             entry.seq,
@@ -290,12 +289,12 @@ class History:
         last: dict[str, int] = {}
         for record in records:
             node, client = record.node, record.client
-            # A new life counts from 1; records that merely stand twice do not begin again.
+            # A new life of a broker numbers from 1; records that are merely repeated do not.
             if record.seq == 1 and last.get(node, 0) > 1:
                 self.restarted.add(node)
             last[node] = record.seq
             events = self.events.setdefault(node, [])
-            event = Event(record, len(events), lives.get((node, client), 0))
+            event = TraceEvent(record, len(events), lives.get((node, client), 0))
             events.append(event)
             if record.kind in ("apply", "undo") or (record.kind == "end" and not record.tx):
                 event.change = change_of(record.outcome)
@@ -311,11 +310,11 @@ class History:
                 self._enters(event)
         self._follow_publications()
 
-    def _of_transaction(self, event: Event) -> None:
+    def _of_transaction(self, event: TraceEvent) -> None:
         record = event.record
         tx = self.txs.get(record.tx)
         if tx is None:
-            tx = self.txs[record.tx] = Tx(record.tx, record.engine)
+            tx = self.txs[record.tx] = TracedTransaction(record.tx, record.engine)
         node = record.node
         if record.kind == "begin":
             tx.begun.setdefault(node, event.at)
@@ -331,15 +330,15 @@ class History:
         elif record.kind == "end":
             tx.ended.setdefault(node, event.at)
 
-    def _enters(self, event: Event) -> None:
-        """An operation or publication of a client has come to its edge broker."""
+    def _enters(self, event: TraceEvent) -> None:
+        """An operation or publication of a client has reached its edge broker."""
         assert event.key is not None
         tx = self.txs.get(event.record.tx)
         if event.record.kind == "apply":
-            self.words.setdefault(event.key, Word(event, tx))
+            self.operations.setdefault(event.key, TracedOperation(event, tx))
 
     def _follow_publications(self) -> None:
-        """Put the records of each publication together; its own come with those of many nodes."""
+        """Collect the records of each publication from all nodes."""
         named: dict[str, Publication] = {}
         for events in self.events.values():
             for event in events:
@@ -355,7 +354,7 @@ class History:
                     continue
                 found = named.get(record.op_id)
                 if found is None:
-                    # Where it entered nobody has written down.
+                    # There is no record of where it entered.
                     found = Publication(event, self.txs.get(record.tx))
                     self.publications.setdefault(event.key, found)
                     named[record.op_id] = found
@@ -366,8 +365,10 @@ class History:
                     found.delivered.append(event)
 
     def _find_causes(self) -> None:
-        """Tell the operations that came on their own way from those that others have moved."""
-        sent: defaultdict[tuple[str, str, str, str, int], deque[Event | Key]] = defaultdict(deque)
+        """Distinguish operations that came directly from those that another one has moved."""
+        sent: defaultdict[tuple[str, str, str, str, int], deque[TraceEvent | Key]] = defaultdict(
+            deque
+        )
         changes = [
             event
             for events in self.events.values()
@@ -382,8 +383,8 @@ class History:
             for client, number, dest in event.change.moved:
                 cause = event.key or (record.client, event.life, 0)
                 sent[record.node, dest, version, client, number].append(cause)
-        # What is moved somewhere goes on from there for the same reason.
-        passed_on: dict[Event, Event] = {}
+        # An entry that was moved goes on from there for the same reason.
+        passed_on: dict[TraceEvent, TraceEvent] = {}
         for event in changes:
             record = event.record
             if event.key is None or _by_plan(event):
@@ -391,7 +392,7 @@ class History:
             came = sent.get((record.source, record.node, _version(event), *_short(event.key)))
             if came:
                 by = came.popleft()
-                if isinstance(by, Event):
+                if isinstance(by, TraceEvent):
                     passed_on[event] = by
                 else:
                     event.cause = by
@@ -404,11 +405,11 @@ class History:
 
     # --- asking ---
 
-    def word(self, event: Event) -> Word | None:
-        return self.words.get(event.key) if event.key is not None else None
+    def operation_of(self, event: TraceEvent) -> TracedOperation | None:
+        return self.operations.get(event.key) if event.key is not None else None
 
     def engine_of(self, publication: str) -> str:
-        """The engine in whose transaction a publication of that name was made; mostly none."""
+        """The engine of the transaction of a publication with that name, or ""."""
         return self._engines.get(publication, "")
 
     @cached_property
@@ -428,30 +429,30 @@ class History:
         return {node: tuple(sorted(others)) for node, others in sorted(found.items())}
 
     @cached_property
-    def applied(self) -> dict[tuple[str, Key], list[Event]]:
-        """At each node the events of each word, in their order."""
-        found: dict[tuple[str, Key], list[Event]] = {}
+    def applied(self) -> dict[tuple[str, Key], list[TraceEvent]]:
+        """The events of each operation at each node, in order."""
+        found: dict[tuple[str, Key], list[TraceEvent]] = {}
         for node, events in self.events.items():
             for event in events:
                 if event.key is not None and event.record.kind in ("apply", "undo"):
                     found.setdefault((node, event.key), []).append(event)
         return found
 
-    def committed_at(self, tx: Tx, node: str, at: int) -> bool:
+    def committed_at(self, tx: TracedTransaction, node: str, at: int) -> bool:
         """Whether a transaction was committed at a node before one of its events."""
         when, outcome = tx.decided.get(node, (at, ""))
         return outcome == "committed" and when < at
 
 
-# --- small things -------------------------------------------------------------------------------
+# --- helpers ---
 
 
-def _version(event: Event) -> str:
-    """In which version it goes on; what is not versioned may go on as if it were plain."""
+def _version(event: TraceEvent) -> str:
+    """The version in which an operation is forwarded; one that has none is forwarded as plain."""
     return event.record.tx if event.record.engine in VERSIONED else ""
 
 
-def _by_plan(event: Event) -> bool:
+def _by_plan(event: TraceEvent) -> bool:
     """Whether a broker has done it on its own, as the plan of a static transaction says."""
     record = event.record
     return record.engine in REPLICATED and record.op_kind in ("sub", "usub")

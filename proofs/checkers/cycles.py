@@ -72,7 +72,7 @@ def _explain(history: History, replay: Replay, cycle: Sequence[GraphNode]) -> An
 
 def _operations(history: History, unit: Unit) -> str:
     tx = history.txs[unit.name]
-    events = [word.event for word in history.words.values() if word.tx is tx]
+    events = [operation.event for operation in history.operations.values() if operation.tx is tx]
     events += [p.published for p in history.publications.values() if p.tx is tx]
     events.sort(key=lambda event: (event.record.at_ns, event.record.node, event.at))
     operations = [f"{what(event.record)} at {event.record.node}" for event in events]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from padres_tx.audit.promises import SPLIT_BY_RESTARTS
 from proofs.checkers.anomalies import Anomaly
-from proofs.history import Event, History, Publication
+from proofs.history import History, Publication, TraceEvent
 
 
 def check(history: History) -> Iterator[Anomaly]:
@@ -61,7 +61,7 @@ def _untimely(publication: Publication) -> Iterator[Anomaly]:
             yield Anomaly("partial", tx.engine, tx.name, story)
 
 
-def _is_committed(publication: Publication, event: Event) -> bool:
+def _is_committed(publication: Publication, event: TraceEvent) -> bool:
     """Whether the publication's transaction was committed before the event at its node."""
     assert publication.tx is not None
     at, outcome = publication.tx.decided.get(event.record.node, (event.at, ""))

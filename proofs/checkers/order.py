@@ -21,14 +21,14 @@ from overlay.trace import Record
 from padres_tx.audit.promises import REPLICATED
 from padres_tx.audit.replayed_tables import Step
 from proofs.checkers.anomalies import Anomaly
-from proofs.history import Event, History, Tx
+from proofs.history import History, TracedTransaction, TraceEvent
 
 
 class HandledOperation(NamedTuple):
     """An operation at one broker: when it was handled, and the last entry that it moved."""
 
-    first: Event
-    last: Event
+    first: TraceEvent
+    last: TraceEvent
 
 
 def check(history: History) -> Iterator[Anomaly]:
@@ -42,19 +42,19 @@ def check(history: History) -> Iterator[Anomaly]:
             yield from _check_node(tx, node, order, before, here)
 
 
-def _entered(history: History) -> dict[str, dict[str, Event]]:
+def _entered(history: History) -> dict[str, dict[str, TraceEvent]]:
     """Where each operation of each transaction entered, in the order of each node."""
-    found: dict[str, dict[str, Event]] = {}
-    for word in history.words.values():
-        if word.tx is not None:
-            found.setdefault(word.tx.name, {})[word.name] = word.event
+    found: dict[str, dict[str, TraceEvent]] = {}
+    for operation in history.operations.values():
+        if operation.tx is not None:
+            found.setdefault(operation.tx.name, {})[operation.name] = operation.event
     for publication in history.publications.values():
         if publication.tx is not None and publication.published.record.kind == "publish":
             found.setdefault(publication.tx.name, {})[publication.name] = publication.published
     return found
 
 
-def _before(operations: dict[str, Event]) -> dict[str, set[str]]:
+def _before(operations: dict[str, TraceEvent]) -> dict[str, set[str]]:
     """The direct predecessors of each operation, those by Trigger* included."""
     triggered: defaultdict[str, list[str]] = defaultdict(list)
     for name, event in operations.items():
@@ -104,12 +104,12 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, HandledOperation
                 name = record.op_id
             elif record.kind == "apply":
                 whose = event.cause or event.key
-                word = history.words.get(whose)
+                operation = history.operations.get(whose)
                 # After an abort, operations that were under way arrive as if they were plain.
-                tx = word.tx if word is not None else None
+                tx = operation.tx if operation is not None else None
                 if tx is not None and tx.engine not in REPLICATED and record.tx != tx.name:
                     continue
-                name = word.name if word is not None else ""
+                name = operation.name if operation is not None else ""
             else:
                 continue
             if tx is None or event.at > tx.ended.get(node, event.at):
@@ -124,7 +124,7 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, HandledOperation
 
 
 def _check_node(
-    tx: Tx,
+    tx: TracedTransaction,
     node: str,
     order: list[str],
     before: dict[str, set[str]],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from overlay.identity import parse_name
 from padres_tx.audit.promises import SPLIT_BY_RESTARTS
 from proofs.checkers.anomalies import Anomaly
-from proofs.history import History, Tx
+from proofs.history import History, TracedTransaction
 
 
 def check(history: History) -> Iterator[Anomaly]:
@@ -25,7 +25,7 @@ def check(history: History) -> Iterator[Anomaly]:
         yield Anomaly("undecided", "", broker, f"{broker} is not at rest: {why}")
 
 
-def _split(history: History, tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]:
+def _split(history: History, tx: TracedTransaction, told: dict[str, bool]) -> Iterator[Anomaly]:
     outcomes = {node: outcome for node, (_, outcome) in tx.decided.items()}
     outcomes |= {
         client: "committed" if committed else "aborted" for client, committed in told.items()
@@ -47,7 +47,7 @@ def _split(history: History, tx: Tx, told: dict[str, bool]) -> Iterator[Anomaly]
         yield Anomaly("split", tx.engine, tx.name, f"{tx.name} is {' and '.join(parts)}")
 
 
-def _undecided(tx: Tx) -> Iterator[Anomaly]:
+def _undecided(tx: TracedTransaction) -> Iterator[Anomaly]:
     """Where a transaction has begun, it has to be decided and to end."""
     for what, where in (("decided", tx.decided), ("over", tx.ended)):
         missing = sorted(tx.begun.keys() - where.keys())

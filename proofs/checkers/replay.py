@@ -18,7 +18,7 @@ from padres_tx.audit.replay import (
     UncommittedRead,
 )
 from padres_tx.audit.replayed_tables import Step
-from proofs.history import Event, History, Row, Tx
+from proofs.history import History, TableRow, TracedTransaction, TraceEvent
 
 
 class Replay:
@@ -62,7 +62,9 @@ class Replay:
                 else:
                     self.misrouted.append(found)
 
-    def _transaction(self, tx: Tx, node: str, first_at: int, last_at: int) -> TransactionAtBroker:
+    def _transaction(
+        self, tx: TracedTransaction, node: str, first_at: int, last_at: int
+    ) -> TransactionAtBroker:
         at, decided = tx.decided.get(node, (-1, ""))
         return TransactionAtBroker(
             name=tx.name,
@@ -76,13 +78,13 @@ class Replay:
             judged=Unit("tx", tx.name) in self.judged,
         )
 
-    def _step(self, event: Event, unit: Unit | None) -> Step:
+    def _step(self, event: TraceEvent, unit: Unit | None) -> Step:
         record, publication = event.record, event.publication
-        issued_in: Tx | None = None
+        issued_in: TracedTransaction | None = None
         if publication is not None:
             issued_in = publication.tx
-        elif (word := self._history.word(event)) is not None:
-            issued_in = word.tx
+        elif (operation := self._history.operation_of(event)) is not None:
+            issued_in = operation.tx
         return Step(
             node=record.node,
             seq=event.at + 1,
@@ -104,7 +106,7 @@ class Replay:
             entered=publication is not None and publication.published.record.node == record.node,
         )
 
-    def _unit(self, event: Event) -> Unit | None:
+    def _unit(self, event: TraceEvent) -> Unit | None:
         """The unit that an event belongs to; None if it was aborted, or undoes something."""
         record = event.record
         tx = self._history.txs.get(record.tx)
@@ -119,29 +121,29 @@ class Replay:
             elif record.kind == "apply":
                 key = event.cause or event.key
                 assert key is not None
-                word = self._history.words.get(key)
-                if word is None:
+                operation = self._history.operations.get(key)
+                if operation is None:
                     return Unit("leave", key[0], key[1])
                 if event.cause is None and self._is_repeated(event):
                     return None  # An abort restores what it had dropped.
-                tx = word.tx
+                tx = operation.tx
                 if tx is None:
-                    return Unit("op", word.name, key[1])
+                    return Unit("op", operation.name, key[1])
             elif record.kind == "end":
                 return Unit("leave", record.client, event.life)
         return Unit("tx", tx.name) if tx is not None and tx.committed else None
 
-    def _is_repeated(self, event: Event) -> bool:
+    def _is_repeated(self, event: TraceEvent) -> bool:
         assert event.key is not None
         before = self._history.applied[event.record.node, event.key]
         return before[0].at < event.at and any(other.cause is None for other in before[:1])
 
-    def rows(self, node: str) -> Iterator[Row]:
+    def rows(self, node: str) -> Iterator[TableRow]:
         """A broker's tables at the end."""
         for name, table in self._brokers[node].tables.items():
             for entry in table:
                 step = entry.step
-                yield Row(
+                yield TableRow(
                     name,
                     entry.client,
                     entry.number,

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from padres_tx.audit.expected_tables import RoutingOperation, effective, expected_lines
 from proofs.checkers.anomalies import Anomaly
 from proofs.checkers.replay import Replay
-from proofs.history import History, Row
+from proofs.history import History, TableRow
 
 #: An entry without the client's number, since aborted operations leave gaps: table, client, kind,
 #: filter, hop.
@@ -42,17 +42,17 @@ def check(history: History, replay: Replay) -> Iterator[Anomaly]:
             yield Anomaly("divergence", "", node, _difference(node, found, right))
 
 
-def _left_by(history: History, row: Row) -> str:
+def _left_by(history: History, row: TableRow) -> str:
     """The transaction that left a row wrongly: any whose mark is on it, or an aborted one."""
     for mark in row.marks:
         return mark
-    word = history.words.get((row.client, history.lives.get(row.client, 0), row.number))
+    word = history.operations.get((row.client, history.lives.get(row.client, 0), row.number))
     if word is not None and word.tx is not None and word.tx.outcome == "aborted":
         return word.tx.name
     return ""
 
 
-def _line(row: Row) -> TableLine:
+def _line(row: TableRow) -> TableLine:
     return row.table, row.client, row.kind, row.filter, row.hop
 
 
@@ -73,7 +73,7 @@ def _text(line: TableLine) -> str:
 def expected_tables(history: History) -> Mapping[str, Counter[TableLine]]:
     """What all brokers should contain."""
     issued: dict[tuple[str, str], list[RoutingOperation]] = {}
-    for word in history.words.values():
+    for word in history.operations.values():
         client, life, number = word.key
         if word.counts and (client, life) not in history.gone:
             operation = RoutingOperation(client, number, word.kind, word.text, word.edge)

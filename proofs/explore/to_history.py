@@ -18,14 +18,14 @@ from padres_tx.client_messages import Begin, Submit, from_client
 from proofs.explore.network import NetworkMove, State
 from proofs.explore.nodes import GONE, ClientNode
 from proofs.explore.scenario import PreparedScenario
-from proofs.history import Clients, History
+from proofs.history import ClientObservations, History
 
 
 def history(prepared: PreparedScenario, path: Iterable[tuple[State, NetworkMove]]) -> History:
     """The history of a run from its first state to where nothing moves."""
     network = prepared.network
     records = list(prepared.records)
-    clients = Clients()
+    clients = ClientObservations()
     for node in network.nodes:
         if isinstance(node, ClientNode):
             for frame in node.opening:
@@ -36,18 +36,18 @@ def history(prepared: PreparedScenario, path: Iterable[tuple[State, NetworkMove]
         records += step.records
         if isinstance(node, ClientNode):
             if delivered is not None and node.is_here(state[move.node]):
-                clients.saw(node.hop[1:], decode_message(delivered))
+                clients.observe(node.hop[1:], decode_message(delivered))
             for _, sent in step.sent:
                 _note_begin(clients, sent)
     return History(_numbered(records), clients=clients)
 
 
-def _note_begin(clients: Clients, frame: bytes) -> None:
+def _note_begin(clients: ClientObservations, frame: bytes) -> None:
     message = decode_message(frame) if frame != GONE else None
     if isinstance(message, EngineMessage):
         request = from_client.decode(message.body)
         if isinstance(request, Begin | Submit):
-            clients.asks(message.engine, request.tx)
+            clients.note_begin(message.engine, request.tx)
 
 
 def _numbered(records: Iterable[Record]) -> list[Record]:

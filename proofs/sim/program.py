@@ -127,7 +127,7 @@ class PlannedOperation(NamedTuple):
         return Step(self.client, self.kind, self.what, after=after)
 
 
-class PlannedTransaction(NamedTuple):
+class RandomTransaction(NamedTuple):
     """Operations of several clients, in order, that one of them coordinates."""
 
     at_ms: int
@@ -259,7 +259,7 @@ class Program:
             return PlannedOperation(client, kind, SPACE, catches=True)
         return PlannedOperation(client, kind, self._filter())
 
-    def _transaction(self) -> PlannedTransaction:
+    def _transaction(self) -> RandomTransaction:
         at_ms = self._begins()
         engine = self._engines[self.choose(len(self._engines))]
         coordinator = self._coordinator()
@@ -269,7 +269,7 @@ class Program:
         after = [
             () if not at else (self.choose(at),) if loose else (at - 1,) for at in range(len(ops))
         ]
-        transaction = PlannedTransaction(at_ms, engine, coordinator, ops, after)
+        transaction = RandomTransaction(at_ms, engine, coordinator, ops, after)
         unusual = self.choose(12)
         if unusual == 11:
             spoiler = (coordinator, *(op.client for op in ops))[self.choose(1 + len(ops))]

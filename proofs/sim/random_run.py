@@ -30,8 +30,8 @@ from proofs.sim.program import (
     PlannedFault,
     PlannedHandovers,
     PlannedOperation,
-    PlannedTransaction,
     Program,
+    RandomTransaction,
     Shape,
 )
 from proofs.sim.simulated_overlay import ClientStep, SimulatedOverlay
@@ -42,7 +42,7 @@ class SentTransaction(NamedTuple):
     """One attempt of a transaction; its coordinator had crashed `crashes` times before."""
 
     tx: TxID
-    transaction: PlannedTransaction
+    transaction: RandomTransaction
     crashes: int
 
 
@@ -140,7 +140,7 @@ class RandomRun:
 
     # --- transactions ---
 
-    def _begin(self, transaction: PlannedTransaction, attempt: int = 1, age: int = 0) -> None:
+    def _begin(self, transaction: RandomTransaction, attempt: int = 1, age: int = 0) -> None:
         if transaction.engine not in DECIDED:
             self._wait(transaction)
             return
@@ -157,10 +157,10 @@ class RandomRun:
 
         self.world.afterwards[tx] = again
 
-    def _sent(self, tx: TxID, transaction: PlannedTransaction) -> None:
+    def _sent(self, tx: TxID, transaction: RandomTransaction) -> None:
         self.attempts.append(SentTransaction(tx, transaction, self.crashed.count(tx[0])))
 
-    def _send(self, transaction: PlannedTransaction, age: int = 0) -> TxID:
+    def _send(self, transaction: RandomTransaction, age: int = 0) -> TxID:
         world, coordinator = self.world, transaction.coordinator
         forsaken = transaction.ending == "forsaken"
         deadline_s = FORSAKEN_S if forsaken else transaction.deadline_s
@@ -181,12 +181,12 @@ class RandomRun:
         )
 
     @staticmethod
-    def _static(transaction: PlannedTransaction) -> list[Step]:
+    def _static(transaction: RandomTransaction) -> list[Step]:
         return [
             op.step(after) for op, after in zip(transaction.ops, transaction.after, strict=True)
         ]
 
-    def _dynamic(self, transaction: PlannedTransaction) -> list[ClientStep]:
+    def _dynamic(self, transaction: RandomTransaction) -> list[ClientStep]:
         """The coordinator's own operations, and a tcm for each operation of another client."""
         if transaction.nested:
             return self._nested(transaction.coordinator, transaction.ops)
@@ -214,11 +214,11 @@ class RandomRun:
     def _react(self, point: dict[str, Value]) -> list[ClientStep] | str:
         return self._reactions[int(point["n"])]
 
-    def _abort(self, transaction: PlannedTransaction, tx: TxID) -> None:
+    def _abort(self, transaction: RandomTransaction, tx: TxID) -> None:
         if self._is_here(transaction.spoiler):
             self.world.send(transaction.engine, transaction.spoiler, Abort(tx))
 
-    def _wait(self, transaction: PlannedTransaction) -> None:
+    def _wait(self, transaction: RandomTransaction) -> None:
         """BL-WAIT: one plain operation after the other, with waits between them."""
         asked: list[tuple[str, int]] = []
         self.waited.append(asked)
@@ -254,9 +254,7 @@ class RandomRun:
             return
         old, new = handovers.workers[self._owner], handovers.workers[self._owner ^ 1]
         ops = [PlannedOperation(new, "sub", STREAM), PlannedOperation(old, "usub", STREAM)]
-        transaction = PlannedTransaction(
-            0, handovers.engine, handovers.coordinator, ops, [(), (0,)]
-        )
+        transaction = RandomTransaction(0, handovers.engine, handovers.coordinator, ops, [(), (0,)])
         if handovers.engine not in DECIDED:
             self._wait(transaction)
             return
@@ -278,7 +276,7 @@ class RandomRun:
         ops = [PlannedOperation(each, "usub", STREAM, catches=True) for each in handovers.owners]
         ops.append(PlannedOperation(taker, "sub", STREAM))
         self._begin(
-            PlannedTransaction(
+            RandomTransaction(
                 0, handovers.engine, coordinator, ops, [], nested=True, attempts=ATTEMPTS
             )
         )

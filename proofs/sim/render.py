@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from overlay.notation import format_filter, format_publication
 from padres_tx.client_messages import tx_text
-from proofs.sim.program import RESTART, PlannedOperation, PlannedTransaction
+from proofs.sim.program import RESTART, PlannedOperation, RandomTransaction
 from proofs.sim.random_run import RandomRun
 
 
@@ -45,7 +45,7 @@ def describe(run: RandomRun) -> Iterator[str]:
         yield f"{tx_text(tx)}, {transaction.engine}: {outcome}"
 
 
-def _transaction(transaction: PlannedTransaction) -> Iterator[str]:
+def _transaction(transaction: RandomTransaction) -> Iterator[str]:
     how = transaction.ending
     if how == "abort":
         how = f"{transaction.spoiler} aborts it {transaction.patience_ms} ms later"

@@ -53,7 +53,7 @@ from padres_tx.client_messages import (
     tx_text,
 )
 from padres_tx.registry import broker_factories
-from proofs.history import LATE, Clients
+from proofs.history import LATE, ClientObservations
 from proofs.oracle import Oracle, broker_rows, holds_part, oracle_rows, table_of
 
 
@@ -105,7 +105,7 @@ class SimulatedOverlay:
         )
         self.oracle = Oracle(tree)
         #: What clients received, for the checkers.
-        self.clients = Clients()
+        self.clients = ClientObservations()
         self.numbers: defaultdict[str, int] = defaultdict(int)
         #: The life that its broker has issued to each client, and the request that asked for it.
         self.lives: dict[str, int] = {}
@@ -182,7 +182,7 @@ class SimulatedOverlay:
     ) -> TxID:
         """Send a whole dynamic transaction: begin, the coordinator's steps, and the commit."""
         tx = (client, self.lives[client], self.number(client))
-        self.clients.asks(engine, tx)
+        self.clients.note_begin(engine, tx)
         self.send(engine, client, Begin(tx, deadline_s, age))
         for number, step in enumerate(steps):
             self.send(engine, client, self._operation(client, tx, 0, number, step))
@@ -200,7 +200,7 @@ class SimulatedOverlay:
     ) -> TxID:
         """Send a whole static transaction."""
         tx = (client, self.lives[client], self.number(client))
-        self.clients.asks(engine, tx)
+        self.clients.note_begin(engine, tx)
         numbered = tuple(self._numbered(step) for step in steps)
         self.send(engine, client, Submit(tx, deadline_s, numbered))
         return tx
@@ -229,7 +229,7 @@ class SimulatedOverlay:
     def _receive(self, client: str, message: AnyMessage) -> list[AnyMessage]:
         match message:
             case Pub():
-                self.clients.saw(client, message)
+                self.clients.observe(client, message)
                 self.got[client].append(message)
                 self.log[client].append(message)
             case Done(req, code, _, number):
@@ -247,7 +247,7 @@ class SimulatedOverlay:
                     case Began(tx, age):
                         self.ages[tx] = age
                     case Ended() if told.code not in LATE:
-                        self.clients.saw(client, message)
+                        self.clients.observe(client, message)
                         self.issued[client] += [(kind, filter) for kind, filter, *_ in told.words]
                         self._ended(client, told)
         return []

@@ -271,7 +271,7 @@ class SimulatedSessions(SimulatedOverlay):
         **terms: Any,
     ) -> TxID:
         tx = self.sessions[client].begin(engine, steps, commit=commit, **terms)
-        self.clients.asks(engine, tx)
+        self.clients.note_begin(engine, tx)
         return tx
 
     def submit(
@@ -292,7 +292,7 @@ class SimulatedSessions(SimulatedOverlay):
             ops.append(op)
         tx = self.sessions[client].begin(engine, ops, deadline_s=deadline_s)
         if tx not in self.ended:
-            self.clients.asks(engine, tx)
+            self.clients.note_begin(engine, tx)
         return tx
 
     def carried_out(self) -> dict[str, list[IssuedOperation]]:
@@ -315,7 +315,7 @@ class SimulatedSessions(SimulatedOverlay):
     def _note(self, client: str, message: AnyMessage) -> None:
         match message:
             case Pub():
-                self.clients.saw(client, message)
+                self.clients.observe(client, message)
                 self.log[client].append(message)
             case EngineMessage(_, body):
                 told = to_client.decode(body)
@@ -323,7 +323,7 @@ class SimulatedSessions(SimulatedOverlay):
                 if isinstance(told, Began):
                     self.ages[told.tx] = told.age
                 elif isinstance(told, Ended) and told.code not in LATE:
-                    self.clients.saw(client, message)
+                    self.clients.observe(client, message)
 
     def _answered(self, client: str, message: AnyMessage) -> None:
         if isinstance(message, Done):
