@@ -138,12 +138,6 @@ class Tasks(Generic[T]):
         """Whether any neighbour has to catch up."""
         return bool(self._late)
 
-    def drop(self, task: T) -> None:
-        """Wait no more for the answers to a task; they are protocol errors if they come."""
-        for req in [req for req, (_, asker, _) in self._asked.items() if asker is task]:
-            del self._asked[req]
-        task.waiting = 0
-
     def to(self, hop: Hop) -> list[int]:
         """The numbers of the requests that a neighbour has not answered."""
         return [req for req, (asked, _, _) in self._asked.items() if asked == hop]

@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutant in drawn(module, (ROOT / module).read_text(), options.per_module, options.seed)
     ]
     for entry in _stale(reviewed, modules):
-        console.print(f"[yellow]reviewed.yaml: nothing like this any more[/]: {entry}")
+        text = f"reviewed.yaml: nothing like this any more: {entry}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
     listed = {mutant.id for mutant in sample if any(one.is_about(mutant) for one in reviewed)}
     if options.list:
         for mutant in sample:
@@ -194,7 +195,8 @@ def _run(
         cache.keep_durations(tree, durations)
     for test, took_s in durations.items():
         if took_s == math.inf:
-            console.print(f"[yellow]left out, since it fails without a mutant[/]: {test}")
+            text = f"left out, since it fails without a mutant: {test}"
+            console.print(text, style="yellow", markup=False, soft_wrap=True)
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -208,6 +210,7 @@ def _run(
                 f"{outcome.status:8} {outcome.seconds:6.1f} s  {mutant.where} {mutant.kind} {how}",
                 soft_wrap=True,
                 highlight=False,
+                markup=False,
             )
             progress.advance(task)
 
