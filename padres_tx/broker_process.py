@@ -1,15 +1,14 @@
 """One broker of a topology as an operating system process.
 
-It puts the pieces together, core, host, TCP, logs and trace, and runs Twisted's reactor until a
-signal or a crash. Everything that can be wrong with what a person has asked for is found before the
-reactor runs, and is a `StartError` of one line.
+It connects core, host, TCP, logs and trace, and runs Twisted's reactor until a signal or a crash.
+Wrong input is detected before the reactor runs, and raises a `StartError` of one line.
 
-SIGTERM and SIGINT end it: clients get their goodbye, and the answer is 0. SIGHUP lets it open its
-log and trace anew. A log or trace that cannot be written does not end it. An error in the core ends
-it at once with 1: a broker whose tables may be wrong must not go on routing. Its neighbours keep
-what is meant for it, and clients see their connection break.
+SIGTERM and SIGINT stop the broker: clients are told that it closes, and the exit code is 0. SIGHUP
+reopens its log and trace. A log or trace that cannot be written does not stop it. An error in the
+core ends it at once with exit code 1: a broker whose tables may be wrong must not route. Its
+neighbours keep the messages for it, and its clients lose their connections.
 
-It must not know where other brokers run; the topology says where they listen.
+This module must not know how other brokers are started; the topology has their addresses.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from overlay.messages import BrokerName
 from padres_tx.registry import broker_factories, service_factories
 from topologies import Topology
 
-#: A process that is killed loses at most so much of its trace.
+#: A process that is killed loses at most this much of its trace.
 TRACE_FLUSH_S = 1.0
 
 STDERR = 2
 
-#: How long a process that was asked to end waits for its peers to hang up.
+#: How long a process that is stopped waits for its peers to close their connections.
 SHUTDOWN_S = 1.0
 
 CRASHED = 1
 
 
 class StartError(Exception):
-    """What was asked for cannot be started; the message says why, in a line."""
+    """The broker cannot be started; the message says why, in one line."""
 
 
 def run_broker(
@@ -76,16 +75,16 @@ def run_broker(
     ready_fd: int | None = None,
     make_core: Callable[..., Broker] = Broker,
 ) -> int:
-    """Run the broker until it is told to end; answers the exit code.
+    """Run the broker until it is stopped; returns the exit code.
 
-    `host` and `port` say where to listen, if not where the topology says. When it listens, the
-    port is written to `ready_fd` as a line. `run` names the run in trace records.
+    `host` and `port` override the address in the topology. When the broker is listening, it writes
+    its port to `ready_fd`, as a line. `run` is the name of the run in trace records.
 
     Raises StartError, and TopologyError if the topology has no such broker.
     """
     if topology.client_delay_ms or any(edge.delay_ms for edge in topology.edges):
         submillisecond_reactor.install()
-    # Imported late: the import installs the reactor, once a process.
+    # Imported here: the import installs the reactor of the process.
     from twisted.internet import reactor
 
     use_monotonic(reactor)
@@ -118,7 +117,7 @@ def run_broker(
                         file.reopen()
                 except OSError as error:
                     log.error("cannot reopen", what=what, reason=error.strerror)
-            log.info("log and trace opened anew")
+            log.info("log and trace reopened")
 
         def hung_up(signum: int, frame: FrameType | None) -> None:
             _any(reactor).callFromThread(reopen)
@@ -154,14 +153,14 @@ def run_broker(
         the_host.start()
         tcp.dial({other: (there.host, there.port) for other, there in neighbours.items()})
         if ready_fd is not None:
-            _say_ready(ready_fd, listening)
+            _write_ready(ready_fd, listening)
 
         def stop() -> Any:
             log.info("stopping")
             return tcp.stop(SHUTDOWN_S)
 
         _any(reactor).addSystemEventTrigger("before", "shutdown", stop)
-        # What has been imported is there for good: the collector need not look at it again.
+        # Imported modules stay; the garbage collector need not examine them again.
         gc.collect()
         gc.freeze()
         _any(reactor).run()
@@ -170,19 +169,21 @@ def run_broker(
 
 
 def _allow_connections() -> int:
-    """Raise the limit of open files as far as this process may, and return it: every client is one.
+    """Raise the limit of open files as far as allowed, and return it: every client needs a file.
 
-    Shells give 1024 by default, for the sake of programs that use select(2).
+    Shells set 1024 by default, for programs that use select(2).
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # Some systems want less than they say.
+    with contextlib.suppress(
+        ValueError, OSError
+    ):  # Some systems accept less than their hard limit.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _any(value: Any) -> Any:
-    """The reactor is a module to mypy."""
+    """Hide the type: mypy takes the reactor for a module."""
     return value
 
 
@@ -209,7 +210,7 @@ def _log_file(files: ExitStack, path: Path | None) -> LineFile:
     return file
 
 
-def _say_ready(fd: int, port: int) -> None:
+def _write_ready(fd: int, port: int) -> None:
     try:
         with os.fdopen(fd, "w") as notice:
             notice.write(f"{port}\n")

@@ -1,18 +1,17 @@
 """Environment variables that clients and commands read.
 
-A module of its own, since clients and commands need the names, and `padres-tx broker` should not
-load a client for them.
+This is a module of its own so that `padres-tx broker` need not import a client for the names.
 """
 
 from __future__ import annotations
 
 import os
 
-#: Where the overlay's secret is, for clients that are given none and for all commands; brokers
-#: that a command starts inherit it.
+#: The overlay's secret, for clients without a `secret` argument and for all commands; brokers
+#: started by a command inherit it.
 SECRET_ENV = "PADRES_TX_SECRET"
 
 
 def secret_or_environment(secret: str | None) -> str:
-    """The secret that was given, or the environment's if none was; "" is no secret."""
+    """Return the given secret, or the one in the environment if it is None; "" means no secret."""
     return os.environ.get(SECRET_ENV, "") if secret is None else secret

@@ -1,7 +1,7 @@
-"""Broker trees as data: the model, generators and the named ones.
+"""Broker trees as data: the model, named topologies, generators and drawings.
 
-`load("three")` or `load("mine.yaml")` gives a checked `Topology`; `topologies.generators` makes
-chains, stars, balanced and random trees; `topologies.draw` shows them.
+`load("three")` or `load("mine.yaml")` returns a checked `Topology`; `topologies.generators` makes
+chains, stars, balanced and random trees; `topologies.draw` draws them.
 """
 
 from topologies.errors import TopologyError

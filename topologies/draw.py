@@ -1,10 +1,10 @@
-"""A topology as a tree: in the terminal, or as a PNG or SVG file.
+"""Draw a topology as a tree: in the terminal, or as a PNG or SVG file.
 
-Both hang the tree from its first broker, children in the order of the edges, so the same file
-always gives the same drawing. Pictures need matplotlib, which only the extra `draw` installs; it is
-imported on use.
+The root is the first broker, and children are in the order of the edges, so the same file always
+gives the same drawing. Pictures need matplotlib, which only the extra `draw` installs; it is
+imported when needed.
 
-Must not know where a topology comes from, or whether it runs.
+This module must not know where a topology comes from or whether it runs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 PICTURE_SUFFIXES = (".png", ".svg")
 
-#: What a matplotlib PNG may measure on a side, and what it takes in memory (4 bytes each).
+#: Limits of a PNG: the side that matplotlib allows, and the area, which takes 4 bytes a pixel.
 MAX_PNG_SIDE_PX = 60_000
 MAX_PNG_AREA_PX = 40_000_000
 
-#: Longer lines in a box are cut: names may have 64 characters and hosts 253.
+#: Longer lines in a box are shortened: names may have 64 characters and hosts 253.
 MAX_LABEL_CHARS = 30
 
-#: A tree that is wider than this hangs from the left instead of from the top: boxes are wider
-#: than high, so the same leaves take less room above each other.
+#: A tree wider than this is drawn from left to right instead of top down: boxes are wider than
+#: high, so leaves take less room above each other.
 MAX_TOP_DOWN_IN = 14.0
 
 # Inches. DejaVu Sans is about 0.62 em wide on average: 9 points make 0.08 inches a character.
@@ -53,10 +53,10 @@ _DPI = 150
 
 
 def show(topology: Topology, console: Console) -> None:
-    """Print the tree: a line per broker with its address, link delay and clients."""
+    """Print the tree: one line per broker with its address, link delay and clients."""
     tree = terminal_tree(topology)
-    # rich drops what the console is too narrow for, so that a deep chain would end halfway.
-    # Rendered at its own width, every line is there, and the terminal wraps the long ones.
+    # rich cuts lines that are wider than the console, and a deep chain would be incomplete. So the
+    # tree is rendered at its own width, and the terminal wraps long lines.
     unbounded = console.options.update(max_width=sys.maxsize)
     needed = Measurement.get(console, unbounded, tree).maximum
     rendered = console.render(tree, console.options.update(width=needed))
@@ -64,7 +64,7 @@ def show(topology: Topology, console: Console) -> None:
 
 
 def terminal_tree(topology: Topology) -> Tree:
-    """The tree for rich to print; `show` sees to the width."""
+    """Return the tree for rich to print; `show` handles the width."""
     graph, root = topology.graph(), topology.brokers[0].name
     placed = _clients_by_broker(topology)
     brokers = {broker.name: broker for broker in topology.brokers}
@@ -88,20 +88,22 @@ def terminal_tree(topology: Topology) -> Tree:
 
 
 def save(topology: Topology, path: Path) -> None:
-    """Draw the tree into a .png or .svg file, over whatever is there.
+    """Draw the tree into a .png or .svg file, which is overwritten if it exists.
 
-    A PNG of a very large tree loses resolution to stay within MAX_PNG_AREA_PX; an SVG never does.
-    Raises TopologyError for another suffix, without matplotlib, or if the file cannot be written.
+    A PNG of a very large tree has a lower resolution, to stay within MAX_PNG_AREA_PX. Raises
+    TopologyError for another suffix, without matplotlib, or if the file cannot be written.
     """
     form = path.suffix.lower()
     if form not in PICTURE_SUFFIXES:
-        raise TopologyError(f"{str(path)!r}: a picture ends in {' or '.join(PICTURE_SUFFIXES)}")
+        raise TopologyError(
+            f"invalid file name {str(path)!r}: expected {' or '.join(PICTURE_SUFFIXES)}"
+        )
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise TopologyError(
-            "a picture needs matplotlib, which the extra 'draw' installs: "
+            "matplotlib is not installed; it comes with the extra 'draw': "
             "pip install 'padres-tx[draw]'"
         ) from None
 
@@ -124,11 +126,11 @@ def save(topology: Topology, path: Path) -> None:
             metadata = {"Date": None} if form == ".svg" else None
             figure.savefig(path, format=form[1:], dpi=dpi, metadata=metadata)
     except OSError as error:
-        raise TopologyError(f"{str(path)!r}: cannot be written: {error.strerror}") from None
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def slots(topology: Topology) -> dict[str, tuple[float, int]]:
-    """Where each broker hangs: (slot, level), leaves in slots 0, 1, ... and parents between.
+    """Return (slot, level) of each broker: leaves in slots 0, 1, ... and parents between them.
 
     No two brokers of a level share a slot, and no two edges cross.
     """
@@ -287,7 +289,7 @@ def _label(broker: BrokerSpec, clients: Sequence[str]) -> tuple[str, ...]:
 
 
 def _listed(clients: Sequence[str]) -> str:
-    """As many names as fit on a line, then how many more there are."""
+    """Return as many names as fit on a line, and the number of the others."""
     for shown in range(len(clients), 0, -1):
         rest = len(clients) - shown
         line = ", ".join(clients[:shown]) + (f", +{rest}" if rest else "")

@@ -1,17 +1,17 @@
-"""What can go wrong with a topology, as one tree.
+"""The error of this package.
 
-TopologyError    a topology, a file of one, or a picture of one that cannot be had
+TopologyError    an invalid topology, or a topology file or picture that cannot be read or written
 
-There is one class because there is one answer: somebody has to correct what they wrote. The
-message is a single line that names the culprit (file, field, broker, edge or client) and why.
+There is one class because there is one remedy: a person has to correct the input. The message is a
+single line that names the file, field, broker, edge or client, and the reason.
 """
 
 from __future__ import annotations
 
 
 class TopologyError(Exception):
-    """A topology that is none; nothing has been started or written.
+    """An invalid topology; nothing has been started or written.
 
-    Not a ValueError on purpose: pydantic lets any other exception pass through its validators as
-    it is, so the same class arrives whether a model is built in Python or read from a file.
+    It is not a ValueError, because pydantic passes other exceptions through its validators
+    unchanged: so the class is the same whether a model is built in Python or read from a file.
     """

@@ -1,6 +1,6 @@
-"""Chains, stars, balanced and random trees of any size.
+"""Generate chains, stars, balanced and random trees of any size.
 
-The shapes are networkx's; here they get names, B1 (the root) to Bn in breadth-first order, and
+networkx makes the shapes; brokers are named B1 (the root) to Bn in breadth-first order, and have
 ports in the same order. The same arguments always give the same topology.
 """
 
@@ -11,22 +11,22 @@ import networkx as nx
 from topologies.errors import TopologyError
 from topologies.model import BASE_PORT, MAX_BROKERS, BrokerSpec, Edge, Topology
 
-#: Fits into a topology's name, and is more than anybody tries.
+#: Fits into the name of a topology.
 MAX_SEED = 2**32 - 1
 
 
 def chain(n: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0) -> Topology:
-    """n brokers in a row, B1 and Bn at the ends.
+    """Return n brokers in a row, with B1 and Bn at the ends.
 
-    With base_port p, Bi listens at port p + i - 1; with 0 the launcher chooses. Every edge gets
-    delay_ms. Raises TopologyError if a number is out of bounds.
+    With base_port p, Bi listens on port p + i - 1; with 0, on a free port. Every edge has the delay
+    delay_ms. Raises TopologyError if a number is out of range.
     """
     _check_size(n)
     return _topology(f"chain-{n}", nx.path_graph(n), base_port, delay_ms)
 
 
 def star(n: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0) -> Topology:
-    """B1 in the middle of n - 1 others; ports, delay and errors as in `chain`."""
+    """Return B1 in the middle of n - 1 others; ports, delay and errors as in `chain`."""
     _check_size(n)
     return _topology(f"star-{n}", nx.star_graph(n - 1), base_port, delay_ms)
 
@@ -34,11 +34,11 @@ def star(n: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0) -> Topolo
 def balanced(
     branching: int, depth: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0
 ) -> Topology:
-    """A root with `depth` levels under it, `branching` children each; otherwise as `chain`."""
+    """Return a root with `depth` levels below, `branching` children each; otherwise as `chain`."""
     if branching < 1:
-        raise TopologyError(f"branching has to be at least 1, not {branching}")
+        raise TopologyError(f"invalid branching {branching}: expected at least 1")
     if depth < 0:
-        raise TopologyError(f"depth has to be at least 0, not {depth}")
+        raise TopologyError(f"invalid depth {depth}: expected at least 0")
     brokers = level = 1
     for _ in range(depth):
         level *= branching
@@ -54,17 +54,17 @@ def balanced(
 def random_tree(
     n: int, seed: int, *, base_port: int = BASE_PORT, delay_ms: float = 0.0
 ) -> Topology:
-    """A tree drawn evenly from all labelled trees of n nodes; otherwise as `chain`."""
+    """Return a tree drawn uniformly from all labelled trees of n nodes; otherwise as `chain`."""
     _check_size(n)
     if not 0 <= seed <= MAX_SEED:
-        raise TopologyError(f"the seed has to be within 0..{MAX_SEED}, not {seed}")
+        raise TopologyError(f"invalid seed {seed}: expected 0 to {MAX_SEED}")
     tree = nx.random_labeled_tree(n, seed=seed)
     return _topology(f"random-{n}-{seed}", tree, base_port, delay_ms)
 
 
 def _check_size(n: int) -> None:
     if not 1 <= n <= MAX_BROKERS:
-        raise TopologyError(f"the number of brokers has to be within 1..{MAX_BROKERS}, not {n}")
+        raise TopologyError(f"invalid number of brokers {n}: expected 1 to {MAX_BROKERS}")
 
 
 def _topology(name: str, tree: nx.Graph[int], base_port: int, delay_ms: float) -> Topology:
@@ -73,8 +73,8 @@ def _topology(name: str, tree: nx.Graph[int], base_port: int, delay_ms: float) -
     last_port = base_port + len(names) - 1
     if base_port and not (base_port >= 1 and last_port <= 65535):
         raise TopologyError(
-            f"base port {base_port}: {len(names)} brokers need ports "
-            f"{base_port}..{last_port}, which have to be within 1..65535 (or 0: any free port)"
+            f"invalid base port {base_port}: {len(names)} brokers need the ports {base_port} to "
+            f"{last_port}; expected ports from 1 to 65535, or 0 for free ports"
         )
     return Topology(
         name=name,

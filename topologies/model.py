@@ -1,13 +1,13 @@
-"""A tree of brokers, where they listen, and which clients sit where.
+"""A tree of brokers, their addresses, and the brokers of clients.
 
-This is what people write by hand, so it is pydantic, and strict: an unknown field is an error,
-and every check names the culprit. Whoever holds a Topology may rely on it being a tree (connected,
-acyclic) of known, distinct brokers.
+People write topologies by hand, so the model is pydantic's and strict: an unknown field is an
+error, and every error names the broker, edge or field. A Topology object is always a tree
+(connected, acyclic) of distinct brokers.
 
-networkx is imported only when a graph is asked for: it takes 0.2 s, and every broker process
+networkx is imported only when a graph is needed: importing it takes 0.2 s, and every broker process
 loads a topology.
 
-Must not know how brokers run, or what travels between them.
+This module must not know how brokers run or what messages they exchange.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from topologies.errors import TopologyError
 if TYPE_CHECKING:
     import networkx as nx
 
-#: The overlays that `load` knows by name, smallest first: one data file each.
+#: The topologies that `load` knows by name, smallest first: one data file each.
 NAMES = ("one", "three", "five", "nine")
 
-#: B1's port in the named and, unless told otherwise, the generated topologies, so that
-#: `--at 127.0.0.1:7001` means B1 everywhere.
+#: The port of B1 in named topologies and, by default, in generated ones, so that
+#: `--at 127.0.0.1:7001` always means B1.
 BASE_PORT = 7001
 
 #: One OS process each: far more than a machine runs, few enough to check and draw at once.
 MAX_BROKERS = 1000
 
-#: A minute: links count as dead long before, so a longer delay is a slip of the unit.
+#: A minute: a link counts as dead long before, so a longer delay is a mistake in the unit.
 MAX_DELAY_MS = 60_000.0
 
 #: A wrong file can hold thousands of errors; a person corrects a few at a time.
@@ -98,29 +98,29 @@ Placement: TypeAlias = dict[Name, Name]
 
 
 class _Spec(BaseModel):
-    """What BrokerSpec, Edge and Topology share: frozen, strict, and TopologyError for any error."""
+    """Base of BrokerSpec, Edge and Topology: frozen, strict, and every error is a TopologyError."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="wrap")
     @classmethod
-    def _speak_plainly(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _raise_topology_error(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, Mapping):
-            # `clients:` with nothing (or only comments) under it is a field not given.
+            # `clients:` with nothing (or only comments) below it is an absent field.
             data = {field: value for field, value in data.items() if value is not None}
         try:
             return validate(data)
         except ValidationError as error:
-            raise TopologyError(f"{cls._called(data)}: {_readable(error, cls)}") from None
+            raise TopologyError(f"{cls._label(data)}: {_readable(error, cls)}") from None
 
     @classmethod
     @abstractmethod
-    def _called(cls, data: object) -> str:
-        """What an error message calls the thing that `data` should have been."""
+    def _label(cls, data: object) -> str:
+        """Return how an error message names the object that `data` should describe."""
 
 
 class BrokerSpec(_Spec):
-    """One broker and where it listens; port 0 leaves the choice to whoever starts it."""
+    """One broker and its address; port 0 means a free port."""
 
     name: Name
     host: Host = "127.0.0.1"
@@ -128,11 +128,11 @@ class BrokerSpec(_Spec):
 
     @property
     def address(self) -> str:
-        """host:port, with brackets around an IPv6 host."""
+        """Return host:port, with brackets around an IPv6 host."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
-    def _called(cls, data: object) -> str:
+    def _label(cls, data: object) -> str:
         return f"broker {_given(data, 'name') or _short(data)}"
 
 
@@ -149,7 +149,7 @@ class Edge(_Spec):
         if isinstance(data, list | tuple):
             if len(data) != 2:
                 raise TopologyError(
-                    f"edge {_short(data)}: should be two brokers, [B1, B2], "
+                    f"edge {_short(data)}: expected two brokers, [B1, B2], "
                     "or a mapping with a, b and delay_ms"
                 )
             return {"a": data[0], "b": data[1]}
@@ -163,7 +163,7 @@ class Edge(_Spec):
         return f"{self.a}-{self.b}"
 
     @classmethod
-    def _called(cls, data: object) -> str:
+    def _label(cls, data: object) -> str:
         ends = [_given(data, "a"), _given(data, "b")]
         return f"edge {'-'.join(ends) if all(ends) else _short(data)}"
 
@@ -171,7 +171,7 @@ class Edge(_Spec):
 class Topology(_Spec):
     """A tree of brokers with the placement of clients.
 
-    Raises TopologyError, which names the culprit, for anything that is no such tree.
+    Raises TopologyError, which names the broker, edge or client, if it is not a tree.
     """
 
     name: Name
@@ -184,7 +184,7 @@ class Topology(_Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # In this order: each check relies on what the ones before it have established.
+        # In this order: each check relies on those before it.
         problem = _brokers_problem(self.brokers) or _edges_problem(self) or _clients_problem(self)
         problem = problem or _services_problem(self.services)
         if problem:
@@ -192,37 +192,37 @@ class Topology(_Spec):
         return self
 
     @classmethod
-    def _called(cls, data: object) -> str:
+    def _label(cls, data: object) -> str:
         return f"topology {_given(data, 'name')}" if _given(data, "name") else "topology"
 
     def broker(self, name: str) -> BrokerSpec:
-        """The broker of that name. Raises TopologyError if there is none."""
+        """Return the broker of that name. Raises TopologyError if there is none."""
         for broker in self.brokers:
             if broker.name == name:
                 return broker
         raise TopologyError(f"topology {self.name}: {_unknown_broker(name, self.brokers)}")
 
     def edge(self, a: str, b: str) -> Edge:
-        """The link between two neighbours. Raises TopologyError if they are none."""
+        """Return the edge between two neighbours. Raises TopologyError if there is none."""
         ends = {self.broker(a).name, self.broker(b).name}
         for edge in self.edges:
             if edge.ends == ends:
                 return edge
-        raise TopologyError(f"topology {self.name}: {a} and {b} are no neighbours")
+        raise TopologyError(f"topology {self.name}: {a} and {b} are not neighbours")
 
     def neighbours(self, name: str) -> tuple[str, ...]:
-        """Names of the adjacent brokers, in the order of `brokers`."""
+        """Return the names of the adjacent brokers, in the order of `brokers`."""
         centre = self.broker(name).name
         adjacent = {end for edge in self.edges if centre in edge.ends for end in edge.ends}
         return tuple(b.name for b in self.brokers if b.name in adjacent and b.name != centre)
 
     def clients_at(self, name: str) -> tuple[str, ...]:
-        """Names of the clients placed at a broker, in the order of `clients`."""
+        """Return the names of the clients placed at a broker, in the order of `clients`."""
         centre = self.broker(name).name
         return tuple(client for client, broker in self.clients.items() if broker == centre)
 
     def graph(self) -> nx.Graph[str]:
-        """A graph of the caller's own: nodes with host, port; edges with delay_ms."""
+        """Return a new graph: nodes with host and port, edges with delay_ms."""
         import networkx as nx
 
         graph: nx.Graph[str] = nx.Graph()
@@ -233,13 +233,13 @@ class Topology(_Spec):
         return graph
 
     def path(self, a: str, b: str) -> tuple[str, ...]:
-        """The brokers from a to b, both included; in a tree there is one way."""
+        """Return the brokers on the path from a to b, both included."""
         import networkx as nx
 
         return tuple(nx.shortest_path(self.graph(), self.broker(a).name, self.broker(b).name))
 
     def to_yaml(self) -> str:
-        """The file as a person would write it; `load` gives an equal Topology."""
+        """Return YAML as a person would write it; `load` reads an equal Topology."""
         brokers = [broker.model_dump() for broker in self.brokers]
         edges = [edge.model_dump() if edge.delay_ms else [edge.a, edge.b] for edge in self.edges]
         data: dict[str, object] = {"name": self.name, "brokers": brokers, "edges": edges}
@@ -253,14 +253,14 @@ class Topology(_Spec):
         return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
 
     def to_json(self) -> str:
-        """All fields, in one form, for programs; `load` gives an equal Topology."""
+        """Return JSON with all fields, for programs; `load` reads an equal Topology."""
         return self.model_dump_json(indent=2)
 
 
 def load(name_or_path: str | Path) -> Topology:
-    """The topology of a name (see NAMES) or in a .yaml, .yml or .json file.
+    """Return the topology of a name (see NAMES) or from a .yaml, .yml or .json file.
 
-    Raises TopologyError, which names the file and the culprit in it, or the names there are.
+    Raises TopologyError, which names the file and the mistake in it, or lists the known names.
     """
     if name_or_path in NAMES:
         with resources.as_file(resources.files("topologies.data") / f"{name_or_path}.yaml") as file:
@@ -268,8 +268,8 @@ def load(name_or_path: str | Path) -> Topology:
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and not path.suffix and path.name == name_or_path:
         raise TopologyError(
-            f"no topology is called {_short(name_or_path)}{_did_you_mean(name_or_path, NAMES)}; "
-            f"there are {', '.join(NAMES)}, or give a path that ends in {', '.join(text.SUFFIXES)}"
+            f"unknown topology {_short(name_or_path)}{_did_you_mean(name_or_path, NAMES)}: "
+            f"expected {', '.join(NAMES)}, or a file ({', '.join(text.SUFFIXES)})"
         )
     return _from_file(path)
 
@@ -284,19 +284,19 @@ def _from_file(path: Path) -> Topology:
         raise TopologyError(f"{str(path)!r}: {error}") from None
 
 
-# What each check finds, as a reason or None: the first one found is raised.
+# Each check returns its reason or None; the first reason is raised.
 
 
 def _brokers_problem(brokers: Sequence[BrokerSpec]) -> str | None:
     if not brokers:
-        return "brokers: there has to be at least one"
+        return "brokers: expected at least one"
     if len(brokers) > MAX_BROKERS:
-        return f"brokers: {len(brokers)} are more than {MAX_BROKERS}"
+        return f"brokers: expected at most {MAX_BROKERS}, got {len(brokers)}"
     names: set[str] = set()
     listening: dict[tuple[str, int], str] = {}
     for broker in brokers:
         if broker.name in names:
-            return f"two brokers are called {broker.name}"
+            return f"two brokers are named {broker.name}"
         names.add(broker.name)
         if broker.port:
             first = listening.setdefault((broker.host.lower(), broker.port), broker.name)
@@ -315,7 +315,7 @@ def _edges_problem(topology: Topology) -> str | None:
         if edge.a == edge.b:
             return f"edge {edge}: a broker cannot be its own neighbour"
         if edge.ends in seen:
-            return f"edge {edge}: it stands twice"
+            return f"duplicate edge {edge}"
         seen.add(edge.ends)
         adjacent[edge.a].append(edge.b)
         adjacent[edge.b].append(edge.a)
@@ -354,7 +354,7 @@ def _cycle_problem(topology: Topology) -> str | None:
     except nx.NetworkXNoCycle:
         return None
     ring = [step[0] for step in steps]
-    return f"the edges form a cycle, {'-'.join([*ring, ring[0]])}; brokers have to form a tree"
+    return f"the edges form a cycle, {'-'.join([*ring, ring[0]])}; expected a tree"
 
 
 def _clients_problem(topology: Topology) -> str | None:
@@ -365,12 +365,12 @@ def _clients_problem(topology: Topology) -> str | None:
     return None
 
 
-# How errors read.
+# The texts of errors.
 
 
 def _unknown_broker(name: str, brokers: Sequence[BrokerSpec]) -> str:
     hint = _did_you_mean(name, [broker.name for broker in brokers])
-    return f"there is no broker {_short(name)}{hint}"
+    return f"unknown broker {_short(name)}{hint}"
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -379,7 +379,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _given(data: object, field: str) -> str:
-    """What a person wrote in a field, if it can stand in a message."""
+    """Return the text of a field, if it is short and printable."""
     value = data.get(field) if isinstance(data, Mapping) else None
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 64 else ""
 
@@ -390,8 +390,8 @@ def _short(value: object) -> str:
     return shortener.repr(value)
 
 
-#: pydantic's words for what a YAML writer calls otherwise.
-_PLAIN_WORDS = {
+#: Texts for pydantic's error types, in the terms of a YAML file.
+_REASONS = {
     "model_type": "should be a mapping of fields",
     "tuple_type": "should be a list",
     "dict_type": "should be a mapping",
@@ -401,7 +401,7 @@ _PLAIN_WORDS = {
 
 
 def _readable(error: ValidationError, model: type[BaseModel]) -> str:
-    """One line for what pydantic found: field, reason, and what stands there instead."""
+    """Return pydantic's errors as one line: field, reason, and the value found."""
     found = error.errors(include_url=False)
     lines = []
     for item in found[:MAX_ERRORS_SHOWN]:
@@ -412,7 +412,7 @@ def _readable(error: ValidationError, model: type[BaseModel]) -> str:
         elif item["type"] == "missing":
             lines.append(f"field {field!r} is missing")
         else:
-            reason = _PLAIN_WORDS.get(item["type"], item["msg"])
+            reason = _REASONS.get(item["type"], item["msg"])
             reason = reason.removeprefix("Value error, ").removeprefix("Input ")
             prefix = f"{field}: " if field else ""
             lines.append(f"{prefix}{reason}, not {_short(item['input'])}")

@@ -1,11 +1,11 @@
-"""A YAML or JSON file as plain data: mappings, lists, text, numbers, None.
+"""Read a YAML or JSON file as plain data: mappings, lists, text, numbers, None.
 
-YAML scalars stay text (the model converts them by field), because YAML's guessing would make a
-broker called `no` a boolean and `7001:30` a number. That, and a bounded size, also leaves nothing
-in a file that could construct objects or expand without end. A key that stands twice is refused,
-since the parsers would silently keep the last one.
+YAML scalars stay text (the model converts them by field), because YAML would read a broker named
+`no` as a boolean and `7001:30` as a number. Together with the limited size, this also means that a
+file cannot construct objects or expand without end. A duplicate key is an error, because the
+parsers would silently keep the last one.
 
-Must not know what a topology is.
+This module must not know what a topology is.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read(path: Path) -> object:
-    """The data in a file, by its suffix.
+    """Return the data in a file, whose suffix gives its format.
 
-    Raises TopologyError, without naming the file, if it is missing, unreadable, too large, no
-    UTF-8, or not what its suffix says.
+    Raises TopologyError, without the name of the file, if it is missing, unreadable, too large, not
+    UTF-8, or not in the format of its suffix.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise TopologyError(f"a topology file ends in {', '.join(SUFFIXES)}")
+        raise TopologyError(f"invalid file name: expected one of {', '.join(SUFFIXES)}")
     try:
         with path.open("rb") as file:
-            # Read, not stat: a device or pipe has no size to ask for.
+            # Read instead of stat: a device or pipe has no size.
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise TopologyError("no such file") from None
@@ -53,7 +53,7 @@ def read(path: Path) -> object:
 
 
 def from_yaml(text: str) -> object:
-    """The data in one YAML document. Raises TopologyError with line and column."""
+    """Return the data in one YAML document. Raises TopologyError with line and column."""
     try:
         return yaml.load(text, _PlainLoader)
     except yaml.MarkedYAMLError as error:
@@ -67,7 +67,7 @@ def from_yaml(text: str) -> object:
 
 
 def from_json(text: str) -> object:
-    """The data in one JSON document. Raises TopologyError with line and column."""
+    """Return the data in one JSON document. Raises TopologyError with line and column."""
     try:
         return json.loads(text, object_pairs_hook=_json_object)
     except json.JSONDecodeError as error:
@@ -80,7 +80,7 @@ def from_json(text: str) -> object:
 
 
 class _PlainLoader(yaml.BaseLoader):
-    """BaseLoader that refuses double keys and takes an empty value for None."""
+    """BaseLoader that rejects duplicate keys and reads an empty value as None."""
 
     def construct_scalar(self, node: Any) -> Any:
         value = super().construct_scalar(node)
@@ -109,5 +109,5 @@ def _json_object(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 def _key_problem(key: object, seen: set[str] | dict[str, object]) -> str | None:
     if not isinstance(key, str):
-        return "a key has to be text"
-    return f"the key {key!r} stands twice" if key in seen else None
+        return "expected a text key"
+    return f"duplicate key {key!r}" if key in seen else None

@@ -114,7 +114,7 @@ def test_a_busy_port_is_one_line_and_exit_2(tmp_path: Path) -> None:
     ("args", "reason"),
     [
         (["nowhere.yaml", "B1"], "nowhere.yaml"),
-        (["three", "B9"], "there is no broker 'B9'"),
+        (["three", "B9"], "unknown broker 'B9'"),
         (["three", "B1", "--secret-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE is not set"),
         (["three", "B1", "--secret-file", "/does/not/exist"], "cannot read the secret"),
         (

@@ -110,7 +110,7 @@ def test_new_overwrites_only_by_force(tmp_path: Path) -> None:
 
 
 def test_new_refuses_bad_numbers_names_and_files(tmp_path: Path) -> None:
-    assert "within 1..1000, not 0" in refused("new", "chain", "0")
+    assert "invalid number of brokers 0: expected 1 to 1000" in refused("new", "chain", "0")
     assert "more than 1000 brokers" in refused("new", "balanced", "10", "10")
     assert "base port 65535" in refused("new", "star", "3", "--base-port", "65535")
     assert "delay_ms" in refused("new", "chain", "2", "--delay-ms", "nan")

@@ -122,7 +122,7 @@ def test_another_suffix_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match=r"none/t\.png.*cannot be written"):
+    with pytest.raises(TopologyError, match=r"cannot write .*none/t\.png"):
         draw.save(BUSY, tmp_path / "none" / "t.png")
 
 

@@ -90,16 +90,22 @@ def test_the_largest() -> None:
 @pytest.mark.parametrize(
     ("generate", "reason"),
     [
-        (lambda: chain(0), "within 1..1000, not 0"),
-        (lambda: star(-1), "within 1..1000, not -1"),
-        (lambda: random_tree(MAX_BROKERS + 1, 0), "within 1..1000, not 1001"),
-        (lambda: balanced(0, 1), "branching has to be at least 1, not 0"),
-        (lambda: balanced(2, -1), "depth has to be at least 0, not -1"),
+        (lambda: chain(0), "invalid number of brokers 0: expected 1 to 1000"),
+        (lambda: star(-1), "invalid number of brokers -1: expected 1 to 1000"),
+        (
+            lambda: random_tree(MAX_BROKERS + 1, 0),
+            "invalid number of brokers 1001: expected 1 to 1000",
+        ),
+        (lambda: balanced(0, 1), "invalid branching 0: expected at least 1"),
+        (lambda: balanced(2, -1), "invalid depth -1: expected at least 0"),
         (lambda: balanced(2, 9), "branching 2 and depth 9 make more than 1000 brokers"),
         (lambda: balanced(1, 10**12), "more than 1000 brokers"),
         (lambda: random_tree(3, -1), "seed"),
         (lambda: random_tree(3, MAX_SEED + 1), "seed"),
-        (lambda: chain(3, base_port=65534), "base port 65534: 3 brokers need ports 65534..65536"),
+        (
+            lambda: chain(3, base_port=65534),
+            "invalid base port 65534: 3 brokers need the ports 65534 to 65536",
+        ),
         (lambda: chain(3, base_port=-1), "base port -1"),
         (lambda: chain(3, delay_ms=-1), "edge B1-B2: delay_ms"),
     ],

@@ -217,7 +217,7 @@ def test_a_hangup_lets_it_open_log_and_trace_anew(tmp_path: Path) -> None:
         broker.log.rename(old_log)
         trace.rename(old_trace)
         os.kill(broker.popen.pid, signal.SIGHUP)
-        until(lambda: broker.log.exists() and broker.events("log and trace opened anew"))
+        until(lambda: broker.log.exists() and broker.events("log and trace reopened"))
         work(broker, "second")
         assert broker.end() == 0
     assert "first" in old_log.read_text() and "second" in broker.log.read_text()
