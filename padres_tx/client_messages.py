@@ -1,7 +1,7 @@
-"""What a client and its edge broker say to each other about transactions.
+"""The messages about transactions between a client and its edge broker.
 
-These structs travel as the body of an `EngineMessage` that names the engine. The same few serve
-every engine that runs at brokers; what brokers say among themselves is each engine's own.
+These structs are sent as the body of an `EngineMessage` that names the engine. All engines that run
+at brokers share them; the messages between brokers are each engine's own.
 
 A *frame* is a run of operations of one client in one transaction, carried out one after the other
 by the client's edge broker: frame 0 is the coordinator's, and each tcm that reaches a client opens
@@ -19,15 +19,15 @@ from overlay.identity import name_text, parse_name
 from overlay.messages import EngineMessage, Kind, Version
 from overlay.wire.codec import StructCodec
 
-#: A transaction's name: its coordinator, which life of that, and a number that it has given once in
-#: this life (`overlay.identity`).
+#: A transaction's name: its coordinator, the life of that, and a number that is unique in that life
+#: (`overlay.identity`).
 TxID: TypeAlias = Version
 
 OpKind: TypeAlias = Literal["adv", "uadv", "sub", "usub", "pub", "tcm"]
 
-#: Transactions that may be known to a broker at once, and those of one client that may be open: one
-#: client cannot use up what is there for all. Those that are only begun cost memory, and plain
-#: traffic nothing.
+#: Transactions that a broker may know at once, and those of one client that may be open, so that
+#: one client cannot use up the first limit. A transaction that has only begun costs memory, and
+#: does not slow plain traffic.
 TX_LIMIT = 100_000
 TX_PER_CLIENT_LIMIT = 1024
 
@@ -37,17 +37,17 @@ QUESTIONS_PER_CLIENT = 64
 #: Clients that a tcm may name as its receivers: each broker on the way looks at all of them.
 RECEIVERS_LIMIT = 1000
 
-#: Operations that one static transaction may have: together they must fit in a frame. And how often
-#: they may name one that comes before: brokers put them in order at once.
+#: Operations that one static transaction may have: together they must fit in a frame. And the
+#: dependencies among them: brokers sort them at once.
 STEP_LIMIT = 1000
 DEPENDENCY_LIMIT = 20 * STEP_LIMIT
 
-#: The longest deadline that is accepted: what a transaction holds up waits no longer than this.
+#: The longest deadline that is accepted: others wait for a transaction no longer than this.
 DEADLINE_LIMIT_S = 3600.0
 
 
-#: How a transaction stands, for a client or a broker that asks. "unknown": no broker that could be
-#: asked knows it. "busy": too many questions are open to take another one.
+#: The answer to a question for an outcome. "unknown": no broker that could be asked knows the
+#: transaction. "busy": too many questions are open.
 Standing: TypeAlias = Literal["committed", "aborted", "unknown", "busy"]
 
 
@@ -57,7 +57,7 @@ def tx_text(tx: TxID) -> str:
 
 
 def parse_tx(text: str) -> TxID | None:
-    """The transaction that `tx_text` has named so; None if the text names none."""
+    """The transaction with this name; None if the text is not a name."""
     return parse_name(text)
 
 
@@ -126,7 +126,7 @@ class Commit(TransactionMessage, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Abort(TransactionMessage, frozen=True, array_like=True, gc=False, tag=5):
-    """Somebody in the transaction wants it aborted; answered by `Ended`."""
+    """A client in the transaction asks for the abort; answered by `Ended`."""
 
     tx: TxID
     reason: str = ""
@@ -141,7 +141,7 @@ class Submit(TransactionMessage, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class Look(TransactionMessage, frozen=True, array_like=True, gc=False, tag=7):
-    """What the client's own state has answered in a frame; not answered (`padres_tx.looks`).
+    """A read of the client's own state in a frame; not answered (`padres_tx.looks`).
 
     Whether the client holds a part of a filter in a table, or advertises a point.
     """
@@ -155,8 +155,8 @@ class Look(TransactionMessage, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class AskOutcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=8):
-    """How has this transaction ended? Anybody may ask, at any broker; answered by `Outcome`, when
-    it is decided."""
+    """Ask for the outcome of a transaction. Any client may ask, at any broker; answered by
+    `Outcome` when it is decided."""
 
     tx: TxID
 
@@ -172,9 +172,9 @@ class Began(TransactionMessage, frozen=True, array_like=True, gc=False, tag=20):
 
 
 class Operated(TransactionMessage, frozen=True, array_like=True, gc=False, tag=21):
-    """An operation of a frame is done: all that comes after it in the transaction will find it so.
+    """An operation of a frame is done: everything after it in the transaction sees its effect.
 
-    What it has made others do, on a tcm or an (un-)advertisement, is done as well.
+    What it has triggered, by a tcm or an (un-)advertisement, is done as well.
     """
 
     tx: TxID
@@ -183,7 +183,7 @@ class Operated(TransactionMessage, frozen=True, array_like=True, gc=False, tag=2
 
 
 class Tcm(TransactionMessage, frozen=True, array_like=True, gc=False, tag=22):
-    """A transaction control message has come: act in this frame, and finish it."""
+    """A transaction control message has arrived: act in this frame, and finish it."""
 
     tx: TxID
     frame: int
@@ -222,19 +222,20 @@ class Ended(TransactionMessage, frozen=True, array_like=True, gc=False, tag=23):
 
 
 class Applied(TransactionMessage, frozen=True, array_like=True, gc=False, tag=24):
-    """To the coordinator: every broker has carried the decision out."""
+    """To the coordinator: every broker has applied the decision."""
 
     tx: TxID
 
 
 class Drained(TransactionMessage, frozen=True, array_like=True, gc=False, tag=25):
-    """To who took part: no publication from before the commit will come any more."""
+    """To a participant: no publication from before the commit will come any more."""
 
     tx: TxID
 
 
 class Outcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=27):
-    """To who has asked: how a transaction has ended, with the code and the reason of an abort."""
+    """To a client that has asked: the outcome of a transaction, with the code and the reason of an
+    abort."""
 
     tx: TxID
     status: Standing
@@ -243,9 +244,9 @@ class Outcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=27
 
 
 class InDoubt(TransactionMessage, frozen=True, array_like=True, gc=False, tag=26):
-    """To who takes part, once: the deadline has passed, and this side cannot end it alone.
+    """To a participant, once: the deadline has passed, and this broker cannot end it alone.
 
-    It waits for the broker `awaited`, which decides; `reason` says what is known of the way there.
+    It waits for the broker `awaited`, which decides; `reason` says what is known of the path there.
     """
 
     tx: TxID

@@ -1,10 +1,11 @@
-"""What a client's half answers from its own state, the transaction has read.
+"""Looks: reads of a client's own state in a transaction.
 
 `tx.usub`, `tx.uadv`, `tx.pub` and `tx.tcm` raise NotHeld or NotAdvertised at the call, and
 `tx.holds` and `tx.advertises` return at once. All of them look at the client's own state, which is
 the newest that the client knows, while the transaction reads its snapshot. So in a dynamic
-transaction such an answer is a *look*: it goes to the client's edge broker (`wire.Look`), in its
-place among the operations of the frame and before Finish or Commit. In D-TX the broker
+transaction such a result is a *look*: it is sent to the client's edge broker
+(`padres_tx.client_messages.Look`), in order with the operations of the frame, and before Finish or
+Commit. In D-TX the broker
 - compares it with the answer in the transaction's scope, that is its snapshot and its own changes,
   and aborts the transaction with the code "conflict" if they differ;
 - adds it to the footprint, as a read of the client's own subscriptions or advertisements.
@@ -12,9 +13,9 @@ place among the operations of the frame and before Finish or Commit. In D-TX the
 *Why this is enough.* What a client holds is changed at its edge broker, and nowhere else. If the
 two answers differ, the transaction is aborted, whatever the cause: a commit outside the snapshot of
 which the client knows; one inside it of which the client has not heard yet; a plain operation of
-the client that is on its way, waits there or was refused, on which the client already counts. If
-they agree, the program has been given the answer of the snapshot, and what it did with it is what
-it would have done had it asked the broker. From then on the look is a read as every other: what has
+the client that is in transit, waits there or was refused, which the client already counts. If they
+agree, the program got the answer of the snapshot, and did with it what it would have done had it
+asked the broker. From then on the look is a read like every other: what has
 changed it outside the snapshot by Prepare, or is changing it, aborts the transaction (a commit, a
 plain operation since it began, one under way or held, another engine's that is undecided), and what
 comes after the vote waits for the decision.
@@ -24,10 +25,10 @@ is in the footprint. The broker's refusal has the code "conflict" if another att
 otherwise: if the client's own state had what the operation needs (`Operate.held`), or if it was
 changed outside the snapshot.
 
-Engines without isolation take looks and do nothing with them. Static transactions and BL-WAIT send
-none: they have no snapshot. A client's own plain calls (`client.publish`, ...) are no looks.
+Engines without isolation ignore looks. Static transactions and BL-WAIT send none: they have no
+snapshot. A client's own plain calls (`client.publish`, ...) are not looks.
 
-An answer counts the transaction's own words as the broker will find them: those said in the same
+A look counts the transaction's own operations as the broker will find them: those of the same
 frame, and those of other frames that are done.
 
 This module is pure, and knows neither sessions nor brokers.
@@ -50,12 +51,12 @@ LOOKS_LIMIT = 1024
 
 
 class Looks:
-    """The looks of one client in one transaction that its edge broker has to be told."""
+    """The looks of one client in one transaction that have to be sent to its edge broker."""
 
     def __init__(self, tx: TxID) -> None:
         self._tx = tx
         self._unsent: dict[int, list[Look]] = {}
-        #: Those that were noted, with whether each is about a point.
+        #: Those that were added, with whether each is about a point.
         self._known: set[tuple[int, bool, Table, Filter, bool]] = set()
 
     def note(
@@ -66,9 +67,9 @@ class Looks:
         *,
         found: bool,
     ) -> None:
-        """Remember what was answered: for a filter, or for a point in "adv".
+        """Add a look: at a filter, or at a point in "adv".
 
-        The same answer to the same question in the same frame is told once.
+        The same result of the same look in the same frame is sent once.
 
         Raises TooManyRequests.
         """
@@ -79,11 +80,11 @@ class Looks:
         if key in self._known:
             return
         if len(self._known) >= LOOKS_LIMIT:
-            raise TooManyRequests(f"the transaction has looked at {LOOKS_LIMIT} things already")
+            raise TooManyRequests(f"more than {LOOKS_LIMIT} different looks in a transaction")
         self._known.add(key)
         look = Look(self._tx, frame, table, found, filter, point)
         self._unsent.setdefault(frame, []).append(look)
 
     def take(self, frame: int) -> list[Look]:
-        """What has to be sent before the next message of the frame."""
+        """The looks to send before the next message of the frame."""
         return self._unsent.pop(frame, [])

@@ -8,9 +8,9 @@
         e.publish("[class,'order'],[price,150]")
         assert a1.next(timeout_s=0)["price"] == 150
 
-Installed with the package and found by pytest by itself. `padres_overlay` is the topology "three";
+pytest finds it when the package is installed. `padres_overlay` is the topology "three";
 `padres_overlay_factory` takes another one, by name, file or model. Asyncio tests use
-`padres_overlay.connect_async(...)` as they would use `padres_tx.connect(...)`. What both give is
+`padres_overlay.connect_async(...)` as they would use `padres_tx.connect(...)`. Both return a
 `padres_tx.testing.inprocess.InProcessOverlay`, which also works without pytest.
 
 Every pytest run on a machine that has the package loads this module, so it loads nothing else

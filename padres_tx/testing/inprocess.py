@@ -39,7 +39,7 @@ from topologies import Topology, load
 if TYPE_CHECKING:
     from padres_tx import sync
 
-#: What may wait for a client that does not read: as much as a broker would let it, over TCP.
+#: Messages that may wait for a client that does not read: as many as over TCP.
 INBOX_MESSAGES = WINDOW_MESSAGES + OUTBOX_MESSAGES
 
 
@@ -101,7 +101,7 @@ class LocalChannel:
             raise SlowReader(f"{self._hop[1:]} has {len(self._inbox)} messages to read")
         self._inbox.append(message)
         try:
-            # Never at once: a client must not find itself receiving while it sends.
+            # Never at once: a client must not receive while it sends.
             self._loop.call_soon_threadsafe(self.pull)
         except RuntimeError:
             raise PeerError(f"the event loop of {self._hop[1:]} has ended") from None
@@ -141,7 +141,7 @@ class InProcessOverlay:
 
         Raises as `padres_tx.connect` does; TopologyError if there is no such broker.
         """
-        # Here, since most asyncio tests need no thread.
+        # Here, because most asyncio tests need no thread.
         from padres_tx import sync
 
         client = sync.Client(
@@ -169,7 +169,7 @@ class InProcessOverlay:
         return Connecting(client, CONNECT_TIMEOUT_S)
 
     def operator_async(self, *, at: str | None = None) -> Connecting[Operator]:
-        """Somebody who looks into a broker, as `padres_tx.operator`."""
+        """An operator, as `padres_tx.operator`."""
         session = Session(unique_name("operator"))
         hop = Hop("?" + session.name)
         channel = LocalChannel(self.core, self._broker(session.name, at), hop)
@@ -181,7 +181,7 @@ class InProcessOverlay:
 
     def close(self) -> None:
         """Close the blocking clients that are still open, and stop."""
-        with contextlib.ExitStack() as stack:  # All of it, whatever one of them may raise.
+        with contextlib.ExitStack() as stack:  # All of them, even if one raises.
             stack.callback(self.stop)
             for client in self._blocking:
                 stack.callback(client.close)

@@ -309,7 +309,7 @@ def test_the_same_answer_is_told_once() -> None:
     tx = half.begin()
     for n in range(LOOKS_LIMIT):
         half.transactions.holds(tx, 0, box(n=n))
-    with pytest.raises(TooManyRequests, match="looked at"):
+    with pytest.raises(TooManyRequests, match="different looks"):
         half.transactions.holds(tx, 0, Q)
     half.transactions.commit(tx)
     with pytest.raises(TransactionFinished):

@@ -290,14 +290,14 @@ class Client:
 
     async def advertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Announce publications; returns when every broker that can be reached knows, and the
-        subscriptions that this attracts have come.
+        subscriptions that match have come.
 
         Raises FilterError, CallTimeout, ConnectionLost.
         """
         await self._operate("adv", filter, None, timeout_s)
 
     async def unadvertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Take a part of what was advertised back, or all of it.
+        """Take back a part of what was advertised, or all of it.
 
         Raises FilterError, NotHeld, CallTimeout, ConnectionLost.
         """
@@ -314,19 +314,19 @@ class Client:
         """Ask for publications; returns when no later one is lost for want of a route, at brokers
         that can be reached.
 
-        Those that this filter wants go to the callback, if there is one; to the iterator
+        Those that match this filter go to the callback, if there is one; to the iterator
         otherwise, unless another subscription has a callback for them.
 
-        With `events_only` the client gets publications and no tcms: it is not asked to act in
-        others' transactions, and so need not have a handler. Where several subscriptions want a
-        tcm, the last of them decides.
+        With `events_only` the client gets publications and no tcms: it does not act in others'
+        transactions, and so needs no handler. Where several subscriptions match a tcm, the last of
+        them decides.
 
         Raises FilterError, CallTimeout, ConnectionLost.
         """
         await self._operate("sub", filter, callback, timeout_s, events_only=events_only)
 
     async def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Take a part of what was subscribed to back, or all of it; no publication in that part
+        """Take back a part of what was subscribed to, or all of it; no publication in that part
         arrives after the return, though some may still wait for the iterator.
 
         Raises FilterError, NotHeld, CallTimeout, ConnectionLost.
@@ -360,11 +360,11 @@ class Client:
     ) -> None:
         """Publish an event: its attributes, and a payload of bytes or, as `json`, of data.
 
-        Returns as soon as it is on its way, and waits only while the broker has to catch up.
+        Returns when it is queued, and waits only while the broker has to catch up.
         `close` makes sure that the broker has it.
 
-        Raises FilterError, NotAdvertised, FrameTooLarge, ConnectionLost; TypeError if the JSON
-        data is none.
+        Raises FilterError, NotAdvertised, FrameTooLarge, ConnectionLost; TypeError if the
+        data cannot be encoded as JSON.
         """
         payload = as_payload(payload, json)
         requests = self._requests
@@ -463,7 +463,7 @@ class Client:
         retries: int = 0,
         **options: Any,
     ) -> Any:
-        """Run a function, or coroutine function, in a transaction; answers what it returns.
+        """Run a function, or coroutine function, in a transaction; returns its result.
 
         After a conflict it is run again, up to `retries` times. Raises as `transaction` does.
         """
@@ -480,11 +480,11 @@ class Client:
     async def outcome(
         self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """How a transaction has ended; waits for the decision if it is still open.
+        """The outcome of a transaction; waits for the decision if it is still open.
 
-        For whoever has its name, at any broker, also in a new program: brokers remember outcomes
-        for some minutes (`padres_tx.protocol.outcomes`). `engine` is needed only for engines from
-        outside.
+        Any client that has the name can ask, at any broker, also in a new program: brokers remember
+        outcomes for some minutes (`padres_tx.protocol.outcomes`). `engine` is needed only for
+        engines of other packages.
 
         Raises UnknownTransaction if no broker knows it, TooManyRequests, CallTimeout,
         ConnectionLost.
@@ -496,10 +496,10 @@ class Client:
     def on_tcm(self, filter: FilterLike | None, handler: Handler | None) -> None:
         """Call `handler(tx, notification)` on tcms that match the filter, or on all with None.
 
-        What the handler does through tx belongs to the coordinator's transaction; its part is over
-        when it returns. If it raises, the transaction is aborted with that reason, and the
-        exception is logged and goes to `on_error` if there is one. Of several handlers that match,
-        the last registered is called; None as the handler removes one.
+        What the handler does with tx belongs to the coordinator's transaction; its part ends when
+        it returns. If it raises, the transaction is aborted with that reason, and the exception is
+        logged and passed to `on_error`. Of several handlers that match, the last registered is
+        called; None as the handler removes one.
 
         The client has to be subscribed to the tcm. One that has no handler for it aborts the
         transaction, unless its subscription is for events only (`subscribe`). Static transactions
@@ -511,7 +511,7 @@ class Client:
         self._driver.handlers.register(None if filter is None else as_filter(filter), handler)
 
     def on_end(self, callback: OnEnd) -> None:
-        """Call this with the result of each transaction that the client has to do with.
+        """Call this with the result of each transaction in which the client takes part.
 
         In order with the callbacks for notifications: a transaction's publications come first.
         """
@@ -544,13 +544,13 @@ class Client:
     async def beginTX(
         self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
     ) -> str:
-        """Begin a transaction; answers its name, for the calls below. See `transaction`."""
+        """Begin a transaction; returns its name, for the calls below. See `transaction`."""
         return (await self._driver.begin(engine, deadline_s=deadline_s, **options)).name
 
     async def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
-        """Commit it; answers how it has ended: `status` is "committed" or "aborted".
+        """Commit it; returns the outcome: `status` is "committed" or "aborted".
 
-        If an earlier client of this name has begun it, it answers how that has ended (`outcome`).
+        If an earlier client of this name has begun it, returns the outcome of that (`outcome`).
 
         Raises UnknownTransaction, NotCoordinator, TransactionFinished, CallTimeout,
         ConnectionLost.
@@ -562,7 +562,7 @@ class Client:
         return await self._driver.commit(transactions.find(txID), wait)
 
     async def abortTX(self, txID: str, reason: str = "") -> Result:
-        """Abort it; answers how it has ended, which can be a commit that was faster.
+        """Abort it; returns the outcome, which can be a commit that was faster.
 
         Raises UnknownTransaction, TransactionFinished, CallTimeout, ConnectionLost.
         """

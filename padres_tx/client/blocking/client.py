@@ -193,7 +193,7 @@ class BlockingClient:
         self._threads.run(self._client.advertise(filter, timeout_s=timeout_s))
 
     def unadvertise(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Take advertisements back; see `padres_tx.client.asyncio.client.Client.unadvertise`."""
+        """Take back advertisements; see `padres_tx.client.asyncio.client.Client.unadvertise`."""
         self._threads.run(self._client.unadvertise(filter, timeout_s=timeout_s))
 
     def subscribe(
@@ -211,7 +211,7 @@ class BlockingClient:
         )
 
     def unsubscribe(self, filter: FilterLike, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Take subscriptions back; see `padres_tx.client.asyncio.client.Client.unsubscribe`."""
+        """Take back subscriptions; see `padres_tx.client.asyncio.client.Client.unsubscribe`."""
         self._threads.run(self._client.unsubscribe(filter, timeout_s=timeout_s))
 
     def publish(self, point: PointLike, payload: bytes = b"", *, json: Any = msgspec.UNSET) -> None:
@@ -292,7 +292,7 @@ class BlockingClient:
         retries: int = 0,
         **options: Any,
     ) -> T:
-        """Run a function in a transaction, again after a conflict; answers what it returns."""
+        """Run a function in a transaction, again after a conflict; returns its result."""
         attempts = self.transaction(
             engine, deadline_s=deadline_s, wait=wait, retries=retries, **options
         )
@@ -305,7 +305,7 @@ class BlockingClient:
     def outcome(
         self, txID: str, *, engine: str | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """How a transaction has ended; see the asyncio `Client.outcome`."""
+        """The outcome of a transaction; see the asyncio `Client.outcome`."""
         return self._threads.run(self._client.outcome(txID, engine=engine, timeout_s=timeout_s))
 
     # --- taking part ---
@@ -323,7 +323,7 @@ class BlockingClient:
         self._threads.call(self._client.on_tcm, filter, None if handler is None else act)
 
     def on_end(self, callback: Callable[[Result], None]) -> None:
-        """Call this with the result of each transaction that the client has to do with."""
+        """Call this with the result of each transaction in which the client takes part."""
         self._threads.call(self._client.on_end, self._threads.relay(callback))
 
     def on_doubt(self, callback: Callable[[Doubt], None]) -> None:
@@ -340,15 +340,15 @@ class BlockingClient:
     def beginTX(
         self, engine: str = "d-tx", *, deadline_s: float = DEADLINE_S, **options: Any
     ) -> str:
-        """Begin a transaction; answers its name, for the calls below."""
+        """Begin a transaction; returns its name, for the calls below."""
         return self._threads.run(self._client.beginTX(engine, deadline_s=deadline_s, **options))
 
     def commitTX(self, txID: str, *, wait: Wait = "decided") -> Result:
-        """Commit it; answers how it has ended: `status` is "committed" or "aborted"."""
+        """Commit it; returns the outcome: `status` is "committed" or "aborted"."""
         return self._threads.run(self._client.commitTX(txID, wait=wait))
 
     def abortTX(self, txID: str, reason: str = "") -> Result:
-        """Abort it; answers how it has ended."""
+        """Abort it; returns the outcome."""
         return self._threads.run(self._client.abortTX(txID, reason))
 
     def txTCM(

@@ -56,7 +56,7 @@ class BlockingOperation:
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until it is done everywhere; the transaction's deadline ends that.
 
-        Raises TransactionAborted, ConnectionLost, why this very operation failed; TimeoutError.
+        Raises TransactionAborted, ConnectionLost, why this operation failed; TimeoutError.
         """
         self._threads.run(_await(self._pending, timeout_s))
 
@@ -88,7 +88,7 @@ class BlockingScope(Generic[S]):
 
     @property
     def result(self) -> Result | None:
-        """How it has ended, once that is known."""
+        """The outcome, once it is known."""
         return self._scope.result
 
     def __repr__(self) -> str:
@@ -101,10 +101,10 @@ class BlockingScope(Generic[S]):
     def wait_drained(self, timeout_s: float | None = None) -> None:
         """Wait until no publication from before the commit will come any more.
 
-        Every broker has a say in that: while one is away, this waits, unless there is a time-out.
+        It needs every broker: while one is away, this waits, unless there is a time-out.
 
         Raises TransactionAborted, ConnectionLost, TimeoutError; TransactionError if the engine
-        does not tell.
+        does not report it.
         """
         self._threads.run(_await_lazily(lambda: self._scope.drained, timeout_s))
 
@@ -149,7 +149,7 @@ class BlockingScope(Generic[S]):
         events_only: bool = False,
         after: After = None,
     ) -> BlockingOperation:
-        """Subscribe, with a callback for what this brings, as in `Client.subscribe`."""
+        """Subscribe, with a callback for what matches, as in `Client.subscribe`."""
         relay, after = self._threads.relay(callback), operations(after)
         return self._do(self._scope.sub, filter, relay, events_only=events_only, after=after)
 
@@ -160,7 +160,7 @@ class BlockingScope(Generic[S]):
     def do(
         self, op: Op, callback: Callable[[Notification], None] | None = None
     ) -> BlockingOperation:
-        """Carry out an operation that is there as data (`padres_tx.static`)."""
+        """Carry out an operation that is given as data (`padres_tx.static`)."""
         return self._do(self._scope.do, op, self._threads.relay(callback))
 
     def holds(self, filter: FilterLike) -> bool:
@@ -172,7 +172,7 @@ class BlockingScope(Generic[S]):
         return self._threads.call(self._scope.advertises, point)
 
     def abort(self, reason: str = "") -> Result:
-        """Abort the transaction; answers how it has ended."""
+        """Abort the transaction; returns the outcome."""
         return self._threads.run(self._scope.abort(reason))
 
     def _do(
@@ -181,7 +181,7 @@ class BlockingScope(Generic[S]):
         return BlockingOperation(self._threads, self._threads.call(call, *args, **more))
 
 
-#: A client's part in somebody's transaction: what its handler for a tcm is given.
+#: A receiver's part in a transaction: the first argument of its handler for a tcm.
 Part: TypeAlias = BlockingScope[handles.Part]
 
 #: Called with a part and the tcm, on the client's handler thread.
@@ -204,18 +204,18 @@ class BlockingTransaction(BlockingScope[handles.Transaction]):
         return self._threads.run(self._scope.__aexit__(kind, error, trace))
 
     def commit(self, *, wait: Wait | None = None) -> Result:
-        """Commit the transaction; answers how it has ended."""
+        """Commit the transaction; returns the outcome."""
         return self._threads.run(self._scope.commit(wait=wait))
 
 
 class BlockingRetry:
-    """A transaction to be: one attempt with `with`, or several with `for`."""
+    """A transaction that has not begun: one attempt by `with`, or several by `for`."""
 
     def __init__(self, threads: ClientThreads, retry: handles.TransactionRetry) -> None:
         self._threads = threads
         self._retry = retry
 
-    if not TYPE_CHECKING:  # Which finds such mistakes itself.
+    if not TYPE_CHECKING:  # A type checker finds such mistakes itself.
 
         def __getattr__(self, name: str) -> Any:
             raise handles.not_entered(self, name)
