@@ -11,6 +11,8 @@ say about order is certain; across nodes only messages order things.
     begin     a transaction, or without one a client (`outcome` is its edge broker), is known here
     decide    a transaction's outcome is known here
     end       a transaction is over here, or without one a client has gone
+    down      the neighbour `source` is unreachable: operations no longer wait for its answers
+    up        the neighbour `source` is reachable again
 
 `outcome` of apply and undo, and of a client's end, is what became of the tables, so that a node's
 records are a log from which its tables can be rebuilt: "+" if the operation stands in them now,
@@ -37,7 +39,7 @@ from typing import IO, Literal, TypeAlias
 import msgspec
 
 TraceKind: TypeAlias = Literal[
-    "publish", "apply", "undo", "match", "deliver", "begin", "end", "decide"
+    "publish", "apply", "undo", "match", "deliver", "begin", "end", "decide", "down", "up"
 ]
 
 

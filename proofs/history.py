@@ -87,7 +87,7 @@ class TableRow(NamedTuple):
 class TraceEvent:
     """A record with its place among those of its node."""
 
-    __slots__ = ("at", "cause", "change", "key", "life", "publication", "record")
+    __slots__ = ("at", "cause", "change", "key", "life", "moved_by", "publication", "record")
 
     def __init__(self, record: Record, at: int, life: int) -> None:
         self.record = record
@@ -103,6 +103,8 @@ class TraceEvent:
         self.change = NO_CHANGE
         #: The (un-)advertisement that moved the entry here; None if it came directly.
         self.cause: Key | None = None
+        #: The broker that moved it for that reason; it may have passed others since.
+        self.moved_by = ""
         #: The publication of a match or a delivery.
         self.publication: Publication | None = None
 
@@ -395,13 +397,13 @@ class History:
                 if isinstance(by, TraceEvent):
                     passed_on[event] = by
                 else:
-                    event.cause = by
+                    event.cause, event.moved_by = by, record.source
         for event in list(passed_on):
             way = [event]
             while way[-1] in passed_on:
                 way.append(passed_on.pop(way[-1]))
             for one in way[:-1]:
-                one.cause = way[-1].cause
+                one.cause, one.moved_by = way[-1].cause, way[-1].moved_by
 
     # --- asking ---
 
@@ -427,6 +429,22 @@ class History:
                         found[node].add(hop)
                         found.setdefault(hop, set()).add(node)
         return {node: tuple(sorted(others)) for node, others in sorted(found.items())}
+
+    @cached_property
+    def outages(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
+        """For each node and neighbour: from which of the node's events to which the neighbour was
+        unreachable; the end of the events if it was so at the end."""
+        found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for node, events in self.events.items():
+            for event in events:
+                if event.record.kind not in ("down", "up"):
+                    continue
+                outages = found.setdefault((node, event.record.source), [])
+                if event.record.kind == "down":
+                    outages.append((event.at, len(events)))
+                elif outages:
+                    outages[-1] = (outages[-1][0], event.at)
+        return found
 
     @cached_property
     def applied(self) -> dict[tuple[str, Key], list[TraceEvent]]:

@@ -228,7 +228,8 @@ class Broker(WaitingOperations):
         had to know is in what is sent now.
         """
         source = Hop(neighbour)
-        effects = self._tell_others(source, *self.reach.reset(source))
+        effects = self._record_link("up", source, now) if self.reach.is_absent(source) else []
+        effects += self._tell_others(source, *self.reach.reset(source))
         for task in self._under_way.get(source, ()):
             task.req = 0
         self._held = deque(held for held in self._held if held[0] != source)
@@ -263,7 +264,8 @@ class Broker(WaitingOperations):
         source = Hop(neighbour)
         if self.reach.is_absent(source):
             return []
-        effects = self._tell_others(source, self.reach.lose(source))
+        effects = self._record_link("down", source, now)
+        effects += self._tell_others(source, self.reach.lose(source))
         self._tasks.lose(source)
         self._lost[source] = None
         return effects + self._give_up(now) + self.release(now)
@@ -284,7 +286,12 @@ class Broker(WaitingOperations):
         self._lost.pop(source, None)
         self._tasks.find(source)
         back = self.reach.find(source)
-        return self._tell_others(source, back) if back is not None else []
+        if back is None:
+            return []
+        return [*self._record_link("up", source, now), *self._tell_others(source, back)]
+
+    def _record_link(self, kind: TraceKind, neighbour: Hop, now: float) -> list[Effect]:
+        return [self.record(kind, now, None, neighbour)] if self.trace else []
 
     def _reported(self, source: Hop, report: Reachability, now: float) -> list[Effect]:
         if source not in self.routing.neighbours:

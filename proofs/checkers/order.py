@@ -6,21 +6,23 @@
 
 The record of an operation's entry names its direct predecessors; the rest is transitivity. At a
 broker an operation that comes later must not be handled before one that comes earlier, nor before
-the entries that an earlier (un-)advertisement has attracted or sent back there. For each
-transaction and broker one pass over its operations is enough, which carries along "the last that
-comes before".
+the entries that an earlier (un-)advertisement has attracted or sent back there. Entries do not
+count that come from brokers that the (un-)advertisement of a static transaction did not wait for,
+because they were unreachable (`proofs.checkers.left_out`). For each transaction and broker one pass
+over its operations is enough, which carries along "the last that comes before".
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from overlay.trace import Record
 from padres_tx.audit.promises import REPLICATED
 from padres_tx.audit.replayed_tables import Step
 from proofs.checkers.anomalies import Anomaly
+from proofs.checkers.left_out import LeftOut
 from proofs.history import History, TracedTransaction, TraceEvent
 
 
@@ -33,13 +35,15 @@ class HandledOperation(NamedTuple):
 
 def check(history: History) -> Iterator[Anomaly]:
     entered = _entered(history)
-    handled = _handled(history)
-    for name, operations in entered.items():
-        before = _before(operations)
-        order = _sorted(before)
-        tx = history.txs[name]
+    before = {name: _before(operations) for name, operations in entered.items()}
+    order = {name: _sorted(mine) for name, mine in before.items()}
+    left_out = {
+        name: LeftOut(history, history.txs[name], order[name], before[name]) for name in entered
+    }
+    handled = _handled(history, left_out)
+    for name in entered:
         for node, here in sorted(handled.get(name, {}).items()):
-            yield from _check_node(tx, node, order, before, here)
+            yield from _check_node(history.txs[name], node, order[name], before[name], here)
 
 
 def _entered(history: History) -> dict[str, dict[str, TraceEvent]]:
@@ -90,7 +94,9 @@ def _sorted(before: dict[str, set[str]]) -> list[str]:
     return ready
 
 
-def _handled(history: History) -> dict[str, dict[str, dict[str, HandledOperation]]]:
+def _handled(
+    history: History, left_out: Mapping[str, LeftOut]
+) -> dict[str, dict[str, dict[str, HandledOperation]]]:
     """By transaction, broker and operation."""
     found: dict[str, dict[str, dict[str, HandledOperation]]] = {}
     for node, events in history.events.items():
@@ -110,6 +116,9 @@ def _handled(history: History) -> dict[str, dict[str, dict[str, HandledOperation
                 if tx is not None and tx.engine not in REPLICATED and record.tx != tx.name:
                     continue
                 name = operation.name if operation is not None else ""
+                if event.moved_by and operation is not None and tx is not None:
+                    late = event.moved_by in left_out[tx.name].by(operation)
+                    tx = None if late else tx
             else:
                 continue
             if tx is None or event.at > tx.ended.get(node, event.at):

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from overlay.broker.core import Broker
 from overlay.broker.requests import Task
 from overlay.effects import Effect, Send
-from overlay.messages import Hop, Join, Leave, Operation
+from overlay.messages import BrokerName, Hop, Join, Leave, Operation
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
@@ -63,6 +65,41 @@ class SkipsAbsentNeighbours(DTx):
     def __init__(self, broker: Broker) -> None:
         broker.__class__ = _SkippingBroker
         super().__init__(broker)
+
+
+class _ReorderingBroker(Broker):
+    """Sends what an absent neighbour has missed when it is back, the last operation first."""
+
+    missed: dict[Hop, list[Effect]]
+
+    def _ask(
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+    ) -> Effect:
+        sent = super()._ask(task, hop, message, insist=insist)
+        if self.reach.is_absent(hop) and not insist and isinstance(message, Operation):
+            self.missed.setdefault(hop, []).insert(0, sent)
+            return Send((), message)
+        return sent
+
+    def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
+        return super().link_up(neighbour, now) + self.missed.pop(Hop(neighbour), [])
+
+
+class ReordersForAbsentNeighbours(STx):
+    def __init__(self, broker: Broker) -> None:
+        broker.__class__ = _ReorderingBroker
+        vars(broker)["missed"] = {}
+        super().__init__(broker)
+
+
+class WaitsForNoBroker(STx):
+    """An (un-)advertisement of a plan is complete at once, as if all other brokers were absent."""
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        effects = super().resume(source, operation, context, now)
+        if operation.kind in ("adv", "uadv"):
+            effects += self.completed(context, now)
+        return effects
 
 
 class LeavesOutTheAbsent(STx):

@@ -353,6 +353,7 @@ CROWD = Shape("d-tx", 4, 6, 6, crowded=True)
 LEAVING_CROWD = Shape("d-tx", 4, 6, 6, ("delay", "client-crash"), crowded=True)
 RESTARTS = Shape("d-tx-ni", faults=("delay", RESTART))
 MIXED_CROWD = Shape("mixed", 4, 6, 6, crowded=True)
+ABSENT_CROWD = Shape("s-tx", 4, 6, 6, ("delay", "partition"), crowded=True)
 SLICED = Shape("s-tx", 4, 6, 6, slice=1)
 
 
@@ -401,5 +402,9 @@ BUGS: dict[str, Bug] = {
     "absent-untold": Bug(
         "divergence", "d-tx", absent_broker_bugs.SkipsAbsentNeighbours, _partitions("d-tx")
     ),
+    "absent-reordered": Bug(
+        "order", "s-tx", absent_broker_bugs.ReordersForAbsentNeighbours, ABSENT_CROWD
+    ),
+    "absent-unawaited": Bug("order", "s-tx", absent_broker_bugs.WaitsForNoBroker, ABSENT_CROWD),
     "sliced-overtaken": Bug("order", "s-tx", slicing_bugs.LetsOperationsPass, SLICED),
 }

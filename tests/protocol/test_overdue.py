@@ -29,11 +29,15 @@ from padres_tx.protocol.static_state import Admitted, Plan
 from padres_tx.protocol.static_state import Decide as StaticDecide
 from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
 from proofs.checkers import check
-from proofs.faults.absent_broker_bugs import LeavesOutTheAbsent
+from proofs.faults.absent_broker_bugs import (
+    LeavesOutTheAbsent,
+    ReordersForAbsentNeighbours,
+    WaitsForNoBroker,
+)
 from proofs.history import History
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, to_whom
-from tests.protocol.steps import box, pub, sub, uadv
+from tests.protocol.steps import adv, box, pub, sub, uadv
 
 DYNAMIC = ["d-tx", "d-tx-ni"]
 P = box(class_="p")
@@ -314,3 +318,44 @@ def test_a_plan_waits_for_an_absent_broker_of_its_own_span(factories: Any) -> No
     world.sim.run()
     kinds = {anomaly.kind for anomaly in check(History.from_simulator(world.sim, world.clients))}
     assert kinds == ({"order"} if factories else set())
+
+
+@pytest.mark.parametrize("absent", [("B1", "B2"), ("B2", "B3")])
+def test_a_plan_goes_on_without_an_absent_broker_outside_its_span(absent: tuple[str, str]) -> None:
+    """What it attracts when it is back is late for the plan, and changes nothing for a client."""
+    world = advertised_and_taken_back({}, absent)
+    applied = [r for r in world.sim.records if r.kind == "apply" and r.tx == "" and r.node == "B2"]
+    names = [record.op_id for record in applied]
+    adv_at, uadv_at = names.index("C3#1"), names.index("C3#2")
+    assert adv_at < uadv_at < names.index("C1#1"), "the attracted subscription came later"
+    assert check(History.from_simulator(world.sim, world.clients)) == []
+
+
+@pytest.mark.parametrize(
+    ("bug", "absent"),
+    [(WaitsForNoBroker, None), (ReordersForAbsentNeighbours, ("B2", "B3"))],
+)
+def test_real_misorders_outside_the_span_are_found(bug: Any, absent: Any) -> None:
+    """Brokers that are reachable are waited for, and one that is back handles all in order."""
+    world = advertised_and_taken_back({"s-tx": bug}, absent)
+    anomalies = check(History.from_simulator(world.sim, world.clients))
+    assert "order" in {anomaly.kind for anomaly in anomalies}
+
+
+def advertised_and_taken_back(
+    factories: dict[str, Any], absent: tuple[str, str] | None
+) -> SimulatedOverlay:
+    """C3 advertises at B3 and takes it back, in one plan, while a link is down; C1 at B1 has a
+    subscription that the advertisement attracts."""
+    world = chain(**factories)
+    world.join("C1", "B1")
+    world.join("C3", "B3")
+    world.plain("C1", "sub", P)
+    world.sim.run()
+    if absent is not None:
+        world.sim.cut(*absent, 0.5)
+        world.sim.run(until=world.sim.now + 0.1)
+    taken_back = uadv("C3", P)
+    world.submit("C3", [adv("C3", P), type(taken_back)("C3", "uadv", P, after=(0,))])
+    world.sim.run()
+    return world

@@ -51,6 +51,8 @@ SEEDS = {
     "absent-after-yes": 118,
     "absent-after-answer": 41,
     "absent-untold": 0,
+    "absent-reordered": 2,
+    "absent-unawaited": 29,
     "sliced-overtaken": 13,
 }
 
