@@ -53,7 +53,7 @@ SEEDS = {
     "absent-untold": 0,
     "absent-reordered": 2,
     "absent-unawaited": 29,
-    "sliced-overtaken": 13,
+    "sliced-overtaken": 3,
 }
 
 #: Runs change when the engines' messages do, so a few more seeds are searched.
