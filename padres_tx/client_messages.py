@@ -156,7 +156,7 @@ class Look(TransactionMessage, frozen=True, array_like=True, gc=False, tag=7):
 
 class AskOutcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=8):
     """Ask for the outcome of a transaction. Any client may ask, at any broker; answered by
-    `Outcome` when it is decided."""
+    `OutcomeReply` when it is decided."""
 
     tx: TxID
 
@@ -233,7 +233,7 @@ class Drained(TransactionMessage, frozen=True, array_like=True, gc=False, tag=25
     tx: TxID
 
 
-class Outcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=27):
+class OutcomeReply(TransactionMessage, frozen=True, array_like=True, gc=False, tag=27):
     """To a client that has asked: the outcome of a transaction, with the code and the reason of an
     abort."""
 
@@ -255,7 +255,7 @@ class InDoubt(TransactionMessage, frozen=True, array_like=True, gc=False, tag=26
 
 
 FromClient: TypeAlias = Begin | Operate | Finish | Commit | Abort | Submit | Look | AskOutcome
-ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | InDoubt | Outcome
+ToClient: TypeAlias = Began | Operated | Tcm | Ended | Applied | Drained | InDoubt | OutcomeReply
 
 to_client: StructCodec[ToClient] = StructCodec(ToClient)
 from_client: StructCodec[FromClient] = StructCodec(FromClient)

@@ -76,7 +76,7 @@ class OutcomeQuestions:
         halves = (self._transactions.half(name) for name in registry.own_names())
         return [half.engine for half in halves if half.remembers]
 
-    def answered(self, engine: str, outcome: client_messages.Outcome) -> list[Event]:
+    def answered(self, engine: str, outcome: client_messages.OutcomeReply) -> list[Event]:
         """An engine at the edge broker has answered. Raises ProtocolError if it was not asked."""
         name = tx_text(outcome.tx)
         asked = self._asked.get(name, set())

@@ -108,7 +108,7 @@ class BrokerDecidedHalf(ClientHalf):
                 return self.transactions.drained(message.tx)
             case client_messages.InDoubt():
                 return [Doubt(tx_text(message.tx), message.awaited, message.reason)]
-            case client_messages.Outcome():
+            case client_messages.OutcomeReply():
                 return self.transactions.questions.answered(self.engine, message)
         return self.receive_other(message)
 

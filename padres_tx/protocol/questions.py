@@ -29,7 +29,7 @@ from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
 from padres_tx.client_messages import (
     QUESTIONS_PER_CLIENT,
-    Outcome,
+    OutcomeReply,
     Standing,
     TxID,
     engine_message,
@@ -230,7 +230,7 @@ class Questions:
 
     def _reply(self, asker: Hop, answer: Answer) -> list[Effect]:
         if is_client(asker):
-            told = Outcome(answer.tx, answer.status, answer.code, answer.reason)
+            told = OutcomeReply(answer.tx, answer.status, answer.code, answer.reason)
             return self._say((asker,), to_client.encode(told))
         answer = msgspec.structs.replace(answer, reason=shortened(answer.reason))
         return self._say((asker,), asking.encode(answer))

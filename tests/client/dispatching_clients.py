@@ -38,7 +38,7 @@ def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
-class DispatchingClients(NamedTuple):
+class Figure1bClients(NamedTuple):
     """The overlay, and its clients with what they hold before the dispatch."""
 
     overlay: InProcessOverlay
@@ -48,7 +48,7 @@ class DispatchingClients(NamedTuple):
 
 
 @asynccontextmanager
-async def dispatching_clients() -> AsyncIterator[DispatchingClients]:
+async def dispatching_clients() -> AsyncIterator[Figure1bClients]:
     """E may publish p1, D receives all of it and may assign, A1 hears assignments."""
     overlay = InProcessOverlay("three")
     async with (
@@ -62,7 +62,7 @@ async def dispatching_clients() -> AsyncIterator[DispatchingClients]:
         await a1.subscribe({"class": "assign", "to": "A1"})
         d.on_tcm(P1, dispatch)
         a1.on_tcm(ASSIGN, take_over)
-        yield DispatchingClients(overlay, e, d, a1)
+        yield Figure1bClients(overlay, e, d, a1)
 
 
 def dispatch(tx: Part, notification: Notification) -> None:

@@ -26,7 +26,7 @@ from tests.client.dispatching_clients import (
     DYNAMIC,
     P1,
     X1,
-    DispatchingClients,
+    Figure1bClients,
     assert_at_rest,
     asynchronous,
     dispatching_clients,
@@ -232,7 +232,7 @@ async def test_a_tcm_that_nobody_receives(engine: str) -> None:
         await _unheard(engine, players)
 
 
-async def _unheard(engine: str, players: DispatchingClients) -> None:
+async def _unheard(engine: str, players: Figure1bClients) -> None:
     overlay, e, d, _ = players
     await d.unsubscribe(X1)
     before = tables(overlay)

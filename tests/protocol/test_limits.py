@@ -15,7 +15,7 @@ from padres_tx.client_messages import (
     AskOutcome,
     Ended,
     Operate,
-    Outcome,
+    OutcomeReply,
     Step,
     Tcm,
     engine_message,
@@ -301,7 +301,7 @@ def test_the_questions_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(client: str, number: int) -> list[str]:
         body = from_client.encode(AskOutcome(("X", 0, number)))
         said = one.send(f"@{client}", engine_message("d-tx", body))
-        return [answer.status for answer in of_kind(said, Outcome, f"@{client}")]
+        return [answer.status for answer in of_kind(said, OutcomeReply, f"@{client}")]
 
     assert ask("D", 1) == [] and ask("D", 2) == []
     assert ask("D", 3) == ["busy"], "each client has its share"

@@ -16,7 +16,7 @@ from overlay.messages import BrokerName, ClientName, Hop
 from padres_tx import client_messages, static
 from padres_tx.client.asking import OutcomeLearned
 from padres_tx.client.session import Event
-from padres_tx.client_messages import Abort, AskOutcome, Commit, Ended, Outcome, Submit
+from padres_tx.client_messages import Abort, AskOutcome, Commit, Ended, OutcomeReply, Submit
 from padres_tx.errors import (
     BadTransaction,
     CallTimeout,
@@ -155,7 +155,9 @@ def test_a_broker_that_knows_answers_at_once_to_anybody(engine: str) -> None:
     one.here("E", "D")
     tx = finished(one)
     for client in ("E", "D"):
-        assert one.say(client, AskOutcome(tx)) == [Said(f"@{client}", Outcome(tx, "committed"))]
+        assert one.say(client, AskOutcome(tx)) == [
+            Said(f"@{client}", OutcomeReply(tx, "committed"))
+        ]
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
@@ -166,8 +168,8 @@ def test_a_broker_where_it_is_open_answers_when_it_is_decided(engine: str) -> No
     for client in ("D", "A", "E", "D"):
         assert one.say(client, AskOutcome(tx)) == []
     one.leaves("A")
-    told = of_kind(one.say("E", Abort(tx, "enough")), Outcome)
-    assert told == [Outcome(tx, "aborted", "aborted", "enough")] * 2
+    told = of_kind(one.say("E", Abort(tx, "enough")), OutcomeReply)
+    assert told == [OutcomeReply(tx, "aborted", "aborted", "enough")] * 2
 
 
 @pytest.mark.parametrize("engine", DECIDED)
@@ -176,8 +178,8 @@ def test_a_broker_that_does_not_know_asks_all_others(engine: str) -> None:
     one.here("D")
     assert to_whom(one.say("D", AskOutcome(TX)), Ask) == ["B1", "B3"]
     assert one.hear("B1", Answer(TX, "unknown")) == []
-    assert one.hear("B3", Answer(TX, "committed")) == [Said("@D", Outcome(TX, "committed"))]
-    assert one.say("D", AskOutcome(TX)) == [Said("@D", Outcome(TX, "committed"))], "remembered"
+    assert one.hear("B3", Answer(TX, "committed")) == [Said("@D", OutcomeReply(TX, "committed"))]
+    assert one.say("D", AskOutcome(TX)) == [Said("@D", OutcomeReply(TX, "committed"))], "remembered"
 
 
 @pytest.mark.parametrize("engine", DECIDED)
@@ -186,11 +188,11 @@ def test_nobody_knows_it(engine: str) -> None:
     one.here("D")
     one.say("D", AskOutcome(TX))
     one.hear("B1", Answer(TX, "unknown"))
-    (told,) = of_kind(one.hear("B3", Answer(TX, "unknown")), Outcome)
+    (told,) = of_kind(one.hear("B3", Answer(TX, "unknown")), OutcomeReply)
     assert told.status == "unknown" and "no broker knows it" in told.reason
     alone = OneBroker(engine, neighbours=())
     alone.here("D")
-    assert of_kind(alone.say("D", AskOutcome(TX)), Outcome)[0].status == "unknown"
+    assert of_kind(alone.say("D", AskOutcome(TX)), OutcomeReply)[0].status == "unknown"
 
 
 @pytest.mark.parametrize("engine", DECIDED)
@@ -199,7 +201,7 @@ def test_one_client_cannot_ask_without_end(engine: str) -> None:
     one.here("D", "A")
     for number in range(client_messages.QUESTIONS_PER_CLIENT):
         assert to_whom(one.say("D", AskOutcome(("E", 0, number))), Ask) == ["B1"]
-    (told,) = of_kind(one.say("D", AskOutcome(("E", 0, 999))), Outcome)
+    (told,) = of_kind(one.say("D", AskOutcome(("E", 0, 999))), OutcomeReply)
     assert told.status == "busy" and "64 questions open at B2 already" in told.reason
     assert to_whom(one.say("A", AskOutcome(("E", 0, 999))), Ask) == ["B1"], "others may"
     one.hear("B1", Answer(("E", 0, 0), "unknown"))
@@ -217,7 +219,7 @@ def test_all_clients_together_cannot_either(monkeypatch: pytest.MonkeyPatch) -> 
     one.here("D")
     for number in range(2):
         one.hear("B1", Ask(("E", 0, number)))
-    assert of_kind(one.say("D", AskOutcome(TX)), Outcome)[0].status == "busy"
+    assert of_kind(one.say("D", AskOutcome(TX)), OutcomeReply)[0].status == "busy"
     (said,) = one.hear("B1", Ask(TX))
     assert said.message.status == "busy" and said.message.reason == "B2 has 2 questions open"
 
@@ -227,7 +229,7 @@ def test_busy_is_never_taken_for_unknown() -> None:
     one.here("D")
     one.say("D", AskOutcome(TX))
     one.hear("B1", Answer(TX, "busy"))
-    (told,) = of_kind(one.hear("B3", Answer(TX, "unknown")), Outcome)
+    (told,) = of_kind(one.hear("B3", Answer(TX, "unknown")), OutcomeReply)
     assert told.status == "busy"
 
 
@@ -254,11 +256,11 @@ def test_a_side_that_has_ended_it_alone_asks_first() -> None:
     one.see(one.broker.link_reset(BrokerName("B1"), 0.0))
     assert of_kind(one.hear("B1", Ask(TX)), Answer)[0].status == "unknown"
     assert to_whom(one.say("D", AskOutcome(TX)), Ask) == ["B1"]
-    told = of_kind(one.hear("B1", Answer(TX, "committed")), Outcome)
-    assert told == [Outcome(TX, "committed")]
+    told = of_kind(one.hear("B1", Answer(TX, "committed")), OutcomeReply)
+    assert told == [OutcomeReply(TX, "committed")]
     one.say("D", AskOutcome(TX))
-    told = of_kind(one.hear("B1", Answer(TX, "unknown")), Outcome)
-    assert told == [Outcome(TX, "aborted", "broker", "broker B1 was restarted")]
+    told = of_kind(one.hear("B1", Answer(TX, "unknown")), OutcomeReply)
+    assert told == [OutcomeReply(TX, "aborted", "broker", "broker B1 was restarted")]
 
 
 # --- a commit that is asked for again ---
@@ -305,13 +307,13 @@ def test_all_engines_are_asked_and_the_first_decision_counts() -> None:
     name, events = half.transactions.questions.ask("X:0:7")
     assert said(events) == [AskOutcome(("X", 0, 7))] * 3 and name == "X:0:7"
     assert half.transactions.questions.ask("X:0:7")[1] == [], "it is asked already"
-    assert half.told(Outcome(("X", 0, 7), "unknown"), engine="d-tx") == []
-    (told,) = learned(half.told(Outcome(("X", 0, 7), "aborted", "c", "r"), engine="s-tx"))
+    assert half.told(OutcomeReply(("X", 0, 7), "unknown"), engine="d-tx") == []
+    (told,) = learned(half.told(OutcomeReply(("X", 0, 7), "aborted", "c", "r"), engine="s-tx"))
     assert told.result is not None
     assert (told.result.engine, told.result.status, told.result.reason) == ("s-tx", "aborted", "r")
-    assert half.told(Outcome(("X", 0, 7), "unknown"), engine="d-tx-ni") == []
+    assert half.told(OutcomeReply(("X", 0, 7), "unknown"), engine="d-tx-ni") == []
     with pytest.raises(ProtocolError, match="was not asked"):
-        half.told(Outcome(("X", 0, 7), "committed"), engine="d-tx-ni")
+        half.told(OutcomeReply(("X", 0, 7), "committed"), engine="d-tx-ni")
 
 
 def test_it_is_unknown_when_no_engine_knows_it() -> None:
@@ -319,8 +321,8 @@ def test_it_is_unknown_when_no_engine_knows_it() -> None:
     half.transactions.questions.ask("X:0:7")
     reason = "no broker knows it"
     for engine in ("d-tx", "d-tx-ni"):
-        assert half.told(Outcome(("X", 0, 7), "unknown", "", reason), engine=engine) == []
-    (told,) = learned(half.told(Outcome(("X", 0, 7), "unknown", "", reason), engine="s-tx"))
+        assert half.told(OutcomeReply(("X", 0, 7), "unknown", "", reason), engine=engine) == []
+    (told,) = learned(half.told(OutcomeReply(("X", 0, 7), "unknown", "", reason), engine="s-tx"))
     assert isinstance(told.error, UnknownTransaction) and str(told.error) == f"X:0:7: {reason}"
 
 
@@ -430,7 +432,7 @@ async def test_a_lost_connection_ends_the_question() -> None:
 @asynchronous
 async def test_a_broker_without_room_says_so() -> None:
     async with with_manual_broker() as (e, broker):
-        broker.answer = lambda message: [Outcome(message.tx, "busy", "busy", "too many")]
+        broker.answer = lambda message: [OutcomeReply(message.tx, "busy", "busy", "too many")]
         with pytest.raises(TooManyRequests, match="X:0:1: too many"):
             await e.outcome("X:0:1", engine="d-tx")
 

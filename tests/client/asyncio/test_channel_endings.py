@@ -18,7 +18,7 @@ from padres_tx.client.asyncio.client import Client
 from padres_tx.client.asyncio.connecting import Connecting
 from padres_tx.client.session import Session
 from padres_tx.errors import ConnectionLost
-from tests.client.asyncio.test_tcp import PATIENCE_S, Proxy, at, proxy_to
+from tests.client.asyncio.test_tcp import PATIENCE_S, BreakableProxy, at, proxy_to
 from tests.overlay.broker_processes import Process, one, running
 
 P1 = {"class": "p1"}
@@ -45,7 +45,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def redialling(broker: Process, name: str) -> AsyncIterator[tuple[Proxy, Client]]:
+async def redialling(broker: Process, name: str) -> AsyncIterator[tuple[BreakableProxy, Client]]:
     """A client whose connection is cut, and that cannot get another one."""
     async with proxy_to(broker) as (proxy, address):
         client = await padres_tx.connect(address, name=name, reconnect_s=2 * PATIENCE_S)
@@ -56,7 +56,7 @@ async def redialling(broker: Process, name: str) -> AsyncIterator[tuple[Proxy, C
         yield proxy, client
 
 
-async def attempts(proxy: Proxy) -> int:
+async def attempts(proxy: BreakableProxy) -> int:
     """How many connections were tried, those that are still on their way included."""
     proxy.down = True
     host, port = proxy._server.sockets[0].getsockname()
@@ -238,7 +238,7 @@ def test_what_a_broker_says_after_a_mistake_is_not_listened_to() -> None:
             port = server.sockets[0].getsockname()[1]
             a9 = await padres_tx.connect(f"127.0.0.1:{port}", name="A9", reconnect_s=0)
             got = []
-            with pytest.raises(ProtocolError, match="takes no Leave"):
+            with pytest.raises(ProtocolError, match="unexpected Leave"):
                 async for notification in a9:
                     got.append(notification.seq)
             assert got == [1]

@@ -32,7 +32,7 @@ OLD = range(1, 6)
 LIMIT_S = 30
 
 
-class Stream(ManualBroker):
+class StampedStream(ManualBroker):
     """W's broker: W gives its stream away, and the rest of the stream comes."""
 
     def __init__(self) -> None:
@@ -66,14 +66,14 @@ class Stream(ManualBroker):
 
 
 @asynccontextmanager
-async def worker() -> AsyncIterator[tuple[Client, Stream]]:
-    stream = Stream()
+async def worker() -> AsyncIterator[tuple[Client, StampedStream]]:
+    stream = StampedStream()
     stand_in: Any = stream
     async with Connecting(Client(Session("W"), stand_in), 1) as client:
         yield client, stream
 
 
-async def give(client: Client, stream: Stream) -> Part:
+async def give(client: Client, stream: StampedStream) -> Part:
     """W un-subscribes in C's transaction; its part of it."""
     parts: list[Part] = []
 
@@ -273,7 +273,7 @@ class Blocking:
     """The same with a blocking client: the broker runs in the client's loop."""
 
     def __init__(self) -> None:
-        self.stream = Stream()
+        self.stream = StampedStream()
         stand_in: Any = self.stream
         self.client = sync.Client(Connecting(Client(Session("W"), stand_in), 1))
 

@@ -61,7 +61,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(limited())
 
 
-class Proxy:
+class BreakableProxy:
     """Stands between clients and a broker, and cuts or silences their connections."""
 
     def __init__(self, port: int) -> None:
@@ -123,8 +123,8 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxy_to(process: Process) -> AsyncIterator[tuple[Proxy, str]]:
-    proxy = Proxy(process.port)
+async def proxy_to(process: Process) -> AsyncIterator[tuple[BreakableProxy, str]]:
+    proxy = BreakableProxy(process.port)
     try:
         yield proxy, await proxy.listen()
     finally:
