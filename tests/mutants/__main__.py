@@ -45,17 +45,19 @@ class Reviewed(NamedTuple):
 
     module: str
     function: str
+    line: str
     before: str
     after: str
     verdict: str
     reason: str
 
     def is_about(self, mutant: Mutant) -> bool:
-        return (self.module, self.function, _words(self.before), _words(self.after)) == (
-            mutant.module,
-            mutant.function,
-            _words(mutant.before),
-            _words(mutant.after),
+        mine = (self.line, self.before, self.after)
+        its = (mutant.text, mutant.before, mutant.after)
+        return (
+            self.module == mutant.module
+            and self.function == mutant.function
+            and [*map(_words, mine)] == [*map(_words, its)]
         )
 
 
@@ -85,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listed = {mutant.id for mutant in sample if any(one.is_about(mutant) for one in reviewed)}
     if options.list:
         for mutant in sample:
-            print(f"{mutant.where} {mutant.kind}{' (listed)' if mutant.id in listed else ''}")
+            mark = " (listed)" if mutant.id in listed else ""
+            print(f"{mutant.where} in {mutant.function}: {mutant.kind}{mark}")
             print(mutant.diff((ROOT / mutant.module).read_text()))
         return 0
     cache = Cache(ROOT / "build/mutants.jsonl")

@@ -74,13 +74,19 @@ NETWORK = (
 
 COVERING: dict[str, tuple[str, ...]] = {
     "overlay/matching/*": ("tests/overlay/matching", "tests/overlay/tables"),
+    "overlay/wire/codec.py": ("tests/overlay/wire", "tests/fuzz/test_neighbours.py"),
     "overlay/wire/*": ("tests/overlay/wire", "tests/overlay/hosts/test_strangers.py", *NETWORK),
     "overlay/hosts/flow.py": (
         "tests/overlay/hosts/test_host.py",
         "tests/overlay/hosts/test_tcp.py",
     ),
     "overlay/tables/footprints.py": ("tests/protocol/test_conflicts.py", *STEPS, *RUNS),
-    "overlay/tables/reads.py": ("tests/protocol/test_conflicts.py", *STEPS, *RUNS),
+    "overlay/tables/reads.py": (
+        "tests/overlay/tables/test_reads.py",
+        "tests/protocol/test_conflicts.py",
+        *STEPS,
+        *RUNS,
+    ),
     "overlay/tables/*": (*BROKER, *STEPS, *RUNS),
     "overlay/broker/*": (*BROKER, *STEPS, *RUNS),
     "padres_tx/protocol/*": (*STEPS, *RUNS),

@@ -66,7 +66,8 @@ class Mutant(NamedTuple):
     #: The function that is changed, with its class.
     function: str
     line: int
-    #: What stands there before and after, and the whole module after.
+    #: The line as it stands, what of it (and more) is changed, and the whole module after that.
+    text: str
     before: str
     after: str
     source: str
@@ -350,7 +351,8 @@ def mutants(module: str, source: str) -> list[Mutant]:
         text = (encoded[:start] + after.encode() + encoded[end:]).decode()
         line = encoded[:start].count(b"\n") + 1
         before = encoded[start:end].decode()
-        one = Mutant(module, change.kind, function, line, before, after, text)
+        stands = source.splitlines()[line - 1].strip()
+        one = Mutant(module, change.kind, function, line, stands, before, after, text)
         found.setdefault((start, end, after), one)
     return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.kind, mutant.after))
 

@@ -117,11 +117,14 @@ def test_what_was_reviewed_has_a_verdict_and_a_reason() -> None:
 
 def test_what_was_reviewed_is_found_again_wherever_it_stands_by_then() -> None:
     mutant = next(one for one in mutants("m.py", EXAMPLE) if one.kind == "call left out")
-    entry = Reviewed("m.py", "example", "tidy( x )", "pass", "harmless", "it is only tidied")
+    entry = Reviewed(
+        "m.py", "example", "tidy(x)", "tidy( x )", "pass", "harmless", "it is only tidied"
+    )
     moved = EXAMPLE.replace("LIMIT = 3", "LIMIT = 3\n\n\nMORE = 4")
     again = next(one for one in mutants("m.py", moved) if one.kind == "call left out")
     assert entry.is_about(mutant) and entry.is_about(again) and again.line > mutant.line
     assert not entry.is_about(again._replace(function="other"))
+    assert not entry.is_about(again._replace(text="if more: tidy(x)"))
 
 
 def test_what_survived_is_run_again_when_the_tests_have_changed(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_a_mutant_is_caught_or_survives(
 ) -> None:
     """One that hangs is caught."""
     monkeypatch.setattr(running, "TEST_PATIENCE_S", 5.0)
-    mutant = Mutant("thing.py", "call left out", "double", 2, "", "", source)
+    mutant = Mutant("thing.py", "call left out", "double", 2, "", "", "", source)
     original = (project / "thing.py").read_text()
     with workshop(project, 1) as shop:
         durations = shop.durations(["test_thing.py", "test_nothing.py"])
