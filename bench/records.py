@@ -1,7 +1,7 @@
 """The directory of an experiment, and the contents of each file.
 
     DIR/manifest.json                 the specs, the seeds, the versions, the machine, the command
-    DIR/runs/<run_id>/run.json        `Run`: the parameters of this run
+    DIR/runs/<run_id>/run.json        `RunParameters`: the parameters of this run
     DIR/runs/<run_id>/brokers/*.jsonl by broker, the records of `overlay.trace`, if it is traced
     DIR/runs/<run_id>/clients/*.jsonl by client, `ClientRecord`
     DIR/runs/<run_id>/done.json       `RunDone`: the run is complete; the numbers of its records
@@ -86,7 +86,7 @@ class ClientRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     at_ns: int = 0
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RunParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one run of a sweep. Fields with a default may be missing in old files."""
 
     run_id: str

@@ -42,9 +42,9 @@ from bench.records import (
     OLD_CALIBRATION,
     RUN,
     RUNS,
-    Run,
     RunDone,
     RunFailure,
+    RunParameters,
 )
 from overlay.errors import OverlayError
 from padres_tx import launcher, registry
@@ -233,12 +233,14 @@ class Sweep:
         manifest.replace(self.directory / CALIBRATION, self._calibration)
 
 
-def describe(combination: Combination, options: Any, wait_s: float | None, *, quick: bool) -> Run:
+def describe(
+    combination: Combination, options: Any, wait_s: float | None, *, quick: bool
+) -> RunParameters:
     """The contents of run.json."""
     spec, topology = combination.spec, combination.topology
     placement = places(combination)
     wait = combination.wait
-    return Run(
+    return RunParameters(
         run_id=combination.run_id,
         experiment=spec.name,
         figure=spec.figure,
@@ -266,7 +268,7 @@ def describe(combination: Combination, options: Any, wait_s: float | None, *, qu
     )
 
 
-def plan(combination: Combination, run: Run, directory: Path) -> RunPlan:
+def plan(combination: Combination, run: RunParameters, directory: Path) -> RunPlan:
     """The plan for a run that `describe` has described."""
     scenarios = [
         ScenarioInstance(

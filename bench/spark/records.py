@@ -21,7 +21,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from bench.records import BROKERS, CLIENTS, DONE, MANIFEST, RUN, RUNS, ClientRecord, Run, RunDone
+from bench.records import (
+    BROKERS,
+    CLIENTS,
+    DONE,
+    MANIFEST,
+    RUN,
+    RUNS,
+    ClientRecord,
+    RunDone,
+    RunParameters,
+)
 from bench.spark.schemas import schema_of
 from overlay.trace import Record
 
@@ -48,7 +58,7 @@ POINT: Final = (
     "client_delay_ms",
 )
 
-#: Of `Run` and `RunDone`, the fields that results depend on.
+#: Of `RunParameters` and `RunDone`, the fields that results depend on.
 _OF_RUN: Final = (
     *("experiment", "figure", "series", "engine", "topology", "brokers", "clients"),
     *("concurrency", "instances", "transactions", "repetition", "delay_ms", "client_delay_ms"),
@@ -68,7 +78,7 @@ class _OfOptions(NamedTuple):
 RUN_SCHEMA: Final = StructType(
     [
         StructField("run", StringType()),
-        *schema_of(Run, only=_OF_RUN).fields,
+        *schema_of(RunParameters, only=_OF_RUN).fields,
         *schema_of(RunDone, only=_OF_DONE).fields,
         *schema_of(_OfOptions).fields,
     ]
@@ -125,7 +135,7 @@ def look_into(directory: Path) -> Experiment:
             skipped.append(Skipped(f"run {place.name}", 0, "not complete"))
             continue
         try:
-            run = msgspec.json.decode((place / RUN).read_bytes(), type=Run)
+            run = msgspec.json.decode((place / RUN).read_bytes(), type=RunParameters)
             done = msgspec.json.decode((place / DONE).read_bytes(), type=RunDone)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             skipped.append(Skipped(f"run {place.name}", 0, f"cannot read it: {error}"))
@@ -144,7 +154,7 @@ def _manifest(path: Path, skipped: list[Skipped]) -> dict[str, Any]:
         return {}
 
 
-def _row(name: str, run: Run, done: RunDone) -> dict[str, Any]:
+def _row(name: str, run: RunParameters, done: RunDone) -> dict[str, Any]:
     fields = {field: getattr(run, field) for field in _OF_RUN}
     fields |= {field: getattr(done, field) for field in _OF_DONE}
     rate = run.options.get("rate_per_s")

@@ -17,12 +17,12 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from padres_tx.audit.replay import BrokerReplay, Dependency, TransactionAtBroker
-from padres_tx.audit.replayed_tables import Step
+from padres_tx.audit.replayed_tables import ReplayStep
 
 
 class ReplayInput(NamedTuple):
-    """A step of a broker (`Step`); or, before its steps, a transaction of the run, with the kind
-    "tx", its outcome in the run, its neighbours here as `dests`, and the last four fields."""
+    """A step of a broker (`ReplayStep`); or, before its steps, a transaction of the run, with the
+    kind "tx", its outcome in the run, its neighbours here as `dests`, and the last four fields."""
 
     run: str
     node: str
@@ -51,7 +51,7 @@ class ReplayInput(NamedTuple):
 
 
 #: The fields of a row that are those of a step: all but the run, and those of a transaction.
-_STEP = slice(1, 1 + len(Step._fields))
+_STEP = slice(1, 1 + len(ReplayStep._fields))
 
 
 class ReplayResult(NamedTuple):
@@ -95,7 +95,7 @@ def replay(
                 broker.add_transaction(_transaction(row))
                 continue
             fields: tuple[Any, ...] = tuple(row)
-            for found in broker.take(Step._make(fields[_STEP])):
+            for found in broker.take(ReplayStep._make(fields[_STEP])):
                 if isinstance(found, Dependency):
                     yield _dependency(run, node, found, engines)
                 else:

@@ -45,7 +45,7 @@ from padres_tx.audit.replayed_tables import (
     RecordedView,
     ReplayedEntry,
     ReplayedTable,
-    Step,
+    ReplayStep,
     tcm_receivers,
 )
 
@@ -89,7 +89,7 @@ class Access:
     def __init__(
         self,
         unit: Unit,
-        step: Step,
+        step: ReplayStep,
         filter: Filter,
         view: RecordedView | None = None,
         *,
@@ -122,7 +122,7 @@ class Access:
 class Misrouting(NamedTuple):
     """A publication went elsewhere than the tables of its view say."""
 
-    step: Step
+    step: ReplayStep
     kind: str
     engine: str
     #: The publication's transaction; of a plain one a transaction near, or else the publication.
@@ -135,7 +135,7 @@ class Misrouting(NamedTuple):
 class UncommittedRead(NamedTuple):
     """A publication was routed on a change of a transaction that is not committed here."""
 
-    step: Step
+    step: ReplayStep
     kind: str
     engine: str
     #: The publication's transaction, or of a plain one the writer.
@@ -189,7 +189,7 @@ class BrokerReplay:
         if tx.judged and tx.first_at:
             heapq.heappush(self._coming, (tx.first_at, tx.last_at, tx.name))
 
-    def take(self, step: Step) -> Iterator[ReplayFinding]:
+    def take(self, step: ReplayStep) -> Iterator[ReplayFinding]:
         """The next step."""
         self._advance(step.seq)
         unit = self._unit(step) if self._present else None
@@ -232,7 +232,9 @@ class BrokerReplay:
 
     # --- tables ---
 
-    def _change(self, step: Step, table: ReplayedTable, filter: Filter, view: RecordedView) -> None:
+    def _change(
+        self, step: ReplayStep, table: ReplayedTable, filter: Filter, view: RecordedView
+    ) -> None:
         tx = step.tx if step.engine in self._versioned else ""
         change = change_of(step.outcome)
         for number in change.dropped:
@@ -240,7 +242,7 @@ class BrokerReplay:
         if change.kept:
             table.add(step, int(step.op_id[len(step.client) + 1 :]), filter, tx)
 
-    def _follow_version(self, step: Step) -> None:
+    def _follow_version(self, step: ReplayStep) -> None:
         """A version begins, is decided, or is over.
 
         A committed version that is over can still be hidden by the views of those that were
@@ -276,7 +278,7 @@ class BrokerReplay:
     # --- publications ---
 
     def _check_routing(
-        self, step: Step, point: Mapping[str, Value], view: RecordedView
+        self, step: ReplayStep, point: Mapping[str, Value], view: RecordedView
     ) -> Iterator[Misrouting | UncommittedRead]:
         entries = self.tables["prt"].matching(point, view)
         receivers = entries
@@ -301,7 +303,7 @@ class BrokerReplay:
 
     def _misrouting(
         self,
-        step: Step,
+        step: ReplayStep,
         view: RecordedView,
         reader: TransactionAtBroker | None,
         missed: set[str],
@@ -318,7 +320,7 @@ class BrokerReplay:
 
     def _uncommitted(
         self,
-        step: Step,
+        step: ReplayStep,
         view: RecordedView,
         reader: TransactionAtBroker | None,
         entries: list[ReplayedEntry],
@@ -337,7 +339,7 @@ class BrokerReplay:
 
     # --- dependencies ---
 
-    def _unit(self, step: Step) -> Unit | None:
+    def _unit(self, step: ReplayStep) -> Unit | None:
         """The unit that the step belongs to; None if it was aborted, or undoes something."""
         if not step.unit_kind:
             return None
@@ -363,7 +365,7 @@ class BrokerReplay:
                 return
 
     def _compare(
-        self, step: Step, reads: list[tuple[str, Access]], writes: list[tuple[str, Access]]
+        self, step: ReplayStep, reads: list[tuple[str, Access]], writes: list[tuple[str, Access]]
     ) -> Iterator[Dependency]:
         recent = self._recent
         for table, read in reads:
@@ -404,7 +406,7 @@ class BrokerReplay:
 
 
 def _uncommitted_read(
-    step: Step,
+    step: ReplayStep,
     reader: TransactionAtBroker | None,
     writer: TransactionAtBroker,
     entry: ReplayedEntry | None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.messages import Hop, Version
 
 
-class Step(NamedTuple):
+class ReplayStep(NamedTuple):
     """A record of a broker, with the unit that it belongs to."""
 
     node: str
@@ -69,7 +69,9 @@ class ReplayedEntry:
 
     __slots__ = ("added_by", "client", "filter", "hop", "number", "positive", "removed_by", "step")
 
-    def __init__(self, step: Step, number: int, filter: Filter, added_by: Version | None) -> None:
+    def __init__(
+        self, step: ReplayStep, number: int, filter: Filter, added_by: Version | None
+    ) -> None:
         self.step = step
         self.client = step.client
         self.number = number
@@ -112,7 +114,7 @@ class ReplayedTable:
     def _copies(self, client: str, number: int) -> list[ReplayedEntry]:
         return self._by_client.get(client, {}).get(number, [])
 
-    def add(self, step: Step, number: int, filter: Filter, tx: str) -> None:
+    def add(self, step: ReplayStep, number: int, filter: Filter, tx: str) -> None:
         """Add an entry, for all traffic or in a transaction's version."""
         version = _version(tx)
         for entry in self._copies(step.client, number):

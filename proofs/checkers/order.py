@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from overlay.trace import Record
 from padres_tx.audit.promises import REPLICATED
-from padres_tx.audit.replayed_tables import Step
+from padres_tx.audit.replayed_tables import ReplayStep
 from proofs.checkers.anomalies import Anomaly
 from proofs.checkers.left_out import LeftOut
 from proofs.history import History, TracedTransaction, TraceEvent
@@ -158,6 +158,6 @@ def _check_node(
             return
 
 
-def what(record: Record | Step) -> str:
+def what(record: Record | ReplayStep) -> str:
     """An operation, for people: which client does what."""
     return f"{record.client}'s {record.op_kind} {record.filter} ({record.op_id})"

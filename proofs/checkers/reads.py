@@ -16,7 +16,7 @@ from overlay.identity import parse_name
 from padres_tx.audit.dependency_graph import Unit
 from padres_tx.audit.promises import ISOLATED, VERSIONED, AnomalyKind
 from padres_tx.audit.replay import Dependency, Misrouting, UncommittedRead
-from padres_tx.audit.replayed_tables import Step
+from padres_tx.audit.replayed_tables import ReplayStep
 from proofs.checkers.anomalies import Anomaly
 from proofs.checkers.replay import Replay
 from proofs.history import History
@@ -38,7 +38,7 @@ def check(history: History, replay: Replay) -> Iterator[Anomaly]:
     yield from _back_again(history, replay)
 
 
-def _publication(step: Step) -> str:
+def _publication(step: ReplayStep) -> str:
     return f"at {step.node}, {step.op_id} {step.filter}"
 
 

@@ -17,7 +17,7 @@ from padres_tx.audit.replay import (
     TransactionAtBroker,
     UncommittedRead,
 )
-from padres_tx.audit.replayed_tables import Step
+from padres_tx.audit.replayed_tables import ReplayStep
 from proofs.history import History, TableRow, TracedTransaction, TraceEvent
 
 
@@ -78,14 +78,14 @@ class Replay:
             judged=Unit("tx", tx.name) in self.judged,
         )
 
-    def _step(self, event: TraceEvent, unit: Unit | None) -> Step:
+    def _step(self, event: TraceEvent, unit: Unit | None) -> ReplayStep:
         record, publication = event.record, event.publication
         issued_in: TracedTransaction | None = None
         if publication is not None:
             issued_in = publication.tx
         elif (operation := self._history.operation_of(event)) is not None:
             issued_in = operation.tx
-        return Step(
+        return ReplayStep(
             node=record.node,
             seq=event.at + 1,
             kind=record.kind,

@@ -25,9 +25,9 @@ from bench.records import (
     FAILED,
     RUN,
     ClientRecord,
-    Run,
     RunDone,
     RunFailure,
+    RunParameters,
 )
 from overlay.trace import Record
 from padres_tx.launcher import processes
@@ -125,7 +125,7 @@ def test_a_sweep_leaves_its_records_and_resumes(tmp_path: Path) -> None:
     places = set()
     for name in written.runs:
         directory = out / "runs" / name
-        described = msgspec.json.decode((directory / RUN).read_bytes(), type=Run)
+        described = msgspec.json.decode((directory / RUN).read_bytes(), type=RunParameters)
         done = msgspec.json.decode((directory / DONE).read_bytes(), type=RunDone)
         places.add(str(described.placement))
         assert described.run_id == done.run_id == name and described.clients == 8
@@ -234,7 +234,7 @@ def test_waits_are_calibrated_before_the_runs_and_only_once(tmp_path: Path) -> N
     ((_, found),) = calibration["waits"].items()
     assert found["step_ms"] == 50 and found["wait_ms"] % 50 == 0
     for path in (tmp_path / "out" / "runs").iterdir():
-        described = msgspec.json.decode((path / RUN).read_bytes(), type=Run)
+        described = msgspec.json.decode((path / RUN).read_bytes(), type=RunParameters)
         assert described.bl_wait == "paper" and described.series == "bl-wait-paper"
         assert described.bl_wait_s == max(found["wait_ms"] / 1000, NO_WAIT_S)
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.records import ClientRecord, Run, RunDone
+from bench.records import ClientRecord, RunDone, RunParameters
 from bench.spark.records import CLIENT_SCHEMA, RUN_SCHEMA, TRACE_SCHEMA
 from bench.spark.replay import ReplayInput, ReplayResult
 from bench.spark.schemas import schema_of
 from bench.spark.steps import INPUT_SCHEMA, RESULT_SCHEMA
 from overlay import trace
 from overlay.trace import Record
-from padres_tx.audit.replayed_tables import Step
+from padres_tx.audit.replayed_tables import ReplayStep
 
 CLIENT_TYPES = {
     **dict.fromkeys(("run", "client", "kind", "tx", "engine", "op_id", "publisher"), "string"),
@@ -55,15 +55,21 @@ def test_the_columns_are_the_fields_in_their_order() -> None:
     assert TRACE_SCHEMA.fieldNames() == list(Record.__struct_fields__)
     assert INPUT_SCHEMA.fieldNames() == list(ReplayInput._fields)
     assert RESULT_SCHEMA.fieldNames() == list(ReplayResult._fields)
-    of_runs = {*Run.__struct_fields__, *RunDone.__struct_fields__, "run", "rate_per_s", "dispatch"}
+    of_runs = {
+        *RunParameters.__struct_fields__,
+        *RunDone.__struct_fields__,
+        "run",
+        "rate_per_s",
+        "dispatch",
+    }
     assert set(RUN_SCHEMA.fieldNames()) <= of_runs
 
 
 def test_a_row_for_the_replay_begins_with_the_fields_of_a_step() -> None:
-    assert ReplayInput._fields[1 : 1 + len(Step._fields)] == Step._fields
-    steps, rows = schema_of(Step), INPUT_SCHEMA
-    assert [steps[name].dataType for name in Step._fields] == [
-        rows[name].dataType for name in Step._fields
+    assert ReplayInput._fields[1 : 1 + len(ReplayStep._fields)] == ReplayStep._fields
+    steps, rows = schema_of(ReplayStep), INPUT_SCHEMA
+    assert [steps[name].dataType for name in ReplayStep._fields] == [
+        rows[name].dataType for name in ReplayStep._fields
     ]
 
 
