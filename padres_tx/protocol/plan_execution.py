@@ -255,7 +255,9 @@ class PlanExecution(Planning):
                 effects.append(self._tell(tx.upstream, ended))
             return effects
         words: dict[str, list[Effective]] = {
-            client: [] for client, edge in tx.edges.items() if edge == name
+            client: []
+            for client, edge in tx.edges.items()
+            if edge == name and self._is_still_here(tx, client)
         }
         for at in tx.order:
             done = tx.operations.get(at)
@@ -267,6 +269,11 @@ class PlanExecution(Planning):
             ended = Ended(tx.id, True, words=tuple(said))
             effects.append(self._tell(client_hop(client), ended))
         return effects
+
+    def _is_still_here(self, tx: Tx, client: str) -> bool:
+        """Whether a client is connected in the life in which its steps were admitted. One that has
+        come back holds nothing of them, and must not be told that it does."""
+        return client not in tx.lost and self.broker.is_here(client_hop(client))
 
     # --- small things ---
 

@@ -220,6 +220,16 @@ def test_clients_hear_nothing_of_it_until_it_is_carried_out_everywhere() -> None
     assert one.at_rest
 
 
+def test_a_client_that_has_left_meanwhile_is_told_nothing_of_it() -> None:
+    """It may be connecting again under its name, and holds nothing of its former life."""
+    one = star()
+    handover(one)
+    one.acknowledged(one.hear("B1", Decide(TX, True)) + work(one))
+    one.leaves("D")
+    said = one.hear("B1", Settled(TX)) + work(one)
+    assert sorted(to_whom(said, Ended)) == ["@A", "@E"]
+
+
 def test_the_coordinator_hears_the_outcome_before_it_hears_that_it_is_applied() -> None:
     one = star()
     tx, _ = one.submit("E", Step("D", "usub", P), Step("A", "sub", P), Step("A1", "sub", Q))
