@@ -58,8 +58,8 @@ from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
 from padres_tx.client_messages import Look, TxID, tx_text
 from padres_tx.engine_declaration import ISOLATED, EngineDeclaration
-from padres_tx.protocol.dynamic import YES, Dynamic, Tx, Verdict
-from padres_tx.protocol.dynamic_messages import Doom, Fence, Fenced
+from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, Verdict
+from padres_tx.protocol.dynamic_messages import AbortRequest, Fence, Fenced
 from padres_tx.protocol.outcomes import REUSED
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S
 from padres_tx.protocol.validation.plain_writes import PlainWrites
@@ -94,11 +94,11 @@ class DTx(Dynamic):
         #: still in the tables.
         self._unmark: deque[TxID] = deque()
         #: Transactions that ask for precedence and are not decided here.
-        self._fences: dict[TxID, Tx] = {}
+        self._fences: dict[TxID, DynamicState] = {}
 
     # --- snapshot ---
 
-    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+    def begun(self, tx: DynamicState, undecided: tuple[TxID, ...]) -> None:
         versions = self.broker.versions
         self._views[tx.id] = versions.snapshot(tx.id, undecided)
         self._plain_writes.begin(tx.id)
@@ -106,12 +106,12 @@ class DTx(Dynamic):
         if tx.id in self._fences:
             tx.status = "active"
 
-    def scope(self, tx: Tx) -> Scope:
+    def scope(self, tx: DynamicState) -> Scope:
         return Scope(self._views[tx.id], tx.id)
 
     # --- validation ---
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         mine = tx.footprint
         for fence in self._fences.values():
             if tx.id not in self._fences or fence.precedence < tx.precedence:
@@ -127,7 +127,7 @@ class DTx(Dynamic):
                 younger = True
         return None if younger else YES
 
-    def _outside(self, tx: Tx, mine: Footprint) -> Verdict | None:
+    def _outside(self, tx: DynamicState, mine: Footprint) -> Verdict | None:
         """A no if something outside its snapshot was, or is being, written here that it reads."""
         view = self._views[tx.id]
         for other, wrote in self._wrote.items():
@@ -151,7 +151,7 @@ class DTx(Dynamic):
                     return self._lost(tx_text(other), filter, other[0])
         return None
 
-    def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
+    def changed_outside(self, tx: DynamicState, read: Footprint) -> Verdict:
         if lost := self._outside(tx, read):
             return lost
         for other in self._preparing():
@@ -161,7 +161,7 @@ class DTx(Dynamic):
 
     # --- what clients were answered from their own state ---
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
+    def looked(self, tx: DynamicState, hop: Hop, look: Look) -> Verdict:
         """The look is a read, and has found what the snapshot has (`padres_tx.looks`)."""
         client, view, read = hop[1:], self._views[tx.id], Footprint()
         if look.filter is not None:
@@ -183,7 +183,7 @@ class DTx(Dynamic):
         why = changed.reason or "its snapshot differs"
         return Verdict(CONFLICT, f"{client} {verb} {what} by now: {why}", changed.to)
 
-    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+    def accepts_yes(self, tx: DynamicState, neighbour: Hop) -> Verdict:
         """A yes of a neighbour counts if all that came from it before could be carried out here."""
         if self.broker.is_late(neighbour):
             return self._behind(neighbour)
@@ -194,7 +194,7 @@ class DTx(Dynamic):
                     return self._lost_to_plain(message, filter)
         return YES
 
-    def confirms_yes(self, tx: Tx) -> Verdict:
+    def confirms_yes(self, tx: DynamicState) -> Verdict:
         return self._behind(tx.upstream) if self.broker.is_late(tx.upstream) else YES
 
     @staticmethod
@@ -208,7 +208,7 @@ class DTx(Dynamic):
     def _lost_to_plain(self, message: Operation | Leave, filter: Any) -> Verdict:
         return self._lost(f"a plain operation of {message.client}", filter, message.client)
 
-    def _preparing(self) -> list[Tx]:
+    def _preparing(self) -> list[DynamicState]:
         """The transactions that are prepared or wait here, but those that have to abort."""
         return [tx for tx in self.preparing.values() if not (tx.verdict and tx.verdict.code)]
 
@@ -249,10 +249,10 @@ class DTx(Dynamic):
 
     # --- the decision ---
 
-    def voted_yes(self, tx: Tx) -> None:
+    def voted_yes(self, tx: DynamicState) -> None:
         self.broker.versions.vote(tx.id)
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         self._fences.pop(tx.id, None)
         self._plain_writes.end(tx.id)
         self._views.pop(tx.id, None)
@@ -268,7 +268,7 @@ class DTx(Dynamic):
             self._keep_or_fold(version)
         return self._go_on_unmarking()
 
-    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
+    def forgotten(self, tx: DynamicState, now: float) -> list[Effect]:
         if tx.status == "aborted":
             return super().forgotten(tx, now)
         self._keep_or_fold(tx.id)
@@ -321,11 +321,11 @@ class DTx(Dynamic):
 
     # --- precedence for a transaction that has lost too often ---
 
-    def grants_fence(self, tx: Tx, now: float) -> bool:
+    def grants_fence(self, tx: DynamicState, now: float) -> bool:
         """Whether a transaction that begins here gets a fence."""
         return self.losses.grants_fence(tx.upstream, tx.standing, now)
 
-    def start(self, tx: Tx, now: float) -> list[Effect]:
+    def start(self, tx: DynamicState, now: float) -> list[Effect]:
         # While a broker is missing nobody could be given precedence; all would wait in vain.
         tx.fenced = not self.broker.reach.missing and self.grants_fence(tx, now)
         if not tx.fenced:
@@ -343,10 +343,10 @@ class DTx(Dynamic):
             tx.deadline_at = now + fence.deadline_s
             return effects + self._raise(tx, "fencing", now)
         if tx.upstream != source or tx.status != "fenced":
-            return self.send((source,), Doom(fence.tx, "refused", REUSED))
+            return self.send((source,), AbortRequest(fence.tx, "refused", REUSED))
         return self._raise(tx, "flushing", now)
 
-    def _raise(self, tx: Tx, status: str, now: float) -> list[Effect]:
+    def _raise(self, tx: DynamicState, status: str, now: float) -> list[Effect]:
         """Begin a round: "fencing" lets what is undecided end, "flushing" goes through behind."""
         tx.status = status
         tx.awaited = set(self.others(tx))

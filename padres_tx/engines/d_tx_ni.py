@@ -5,8 +5,8 @@ as they come, and there is neither a snapshot nor anything to validate, so there
 when the coordinator's operations are done, its edge broker decides.
 
 On the shared state an operation may have to wait for a D-TX decision at any broker. What neighbours
-say of the transaction after that, but a Doom, waits behind it there; so each broker still handles
-everything in its order of arrival, which is all that the order of operations rests on
+say of the transaction after that, but an AbortRequest, waits behind it there; so each broker still
+handles everything in its order of arrival, which is all that the order of operations rests on
 (`padres_tx.protocol.dynamic`), and no more is acknowledged than in D-TX. A D-TX's decision waits
 for nobody here, so nobody waits in a circle.
 
@@ -49,8 +49,8 @@ from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
-from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.protocol.dynamic_messages import Decide, Doom, Op
+from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
+from padres_tx.protocol.dynamic_messages import AbortRequest, Decide, Op
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2
@@ -73,24 +73,24 @@ class DTxNI(Dynamic):
         #: What clients of this broker have done in each undecided transaction, in order.
         self.reserved = Reservations()
 
-    def scope(self, tx: Tx) -> Scope:
+    def scope(self, tx: DynamicState) -> Scope:
         return Scope(self.broker.versions.view())
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         return YES
 
-    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+    def prepare(self, tx: DynamicState, now: float) -> list[Effect]:
         """Everything is done that others were asked for, and nobody could say no: decide."""
         tx.status, tx.verdict = "preparing", YES
         self.preparing[tx.id] = tx
         return self._answer(tx, now)
 
-    def is_bound(self, tx: Tx) -> bool:
+    def is_bound(self, tx: DynamicState) -> bool:
         """An acknowledgement is what a vote is in D-TX: while this broker owes one, no other broker
         can have committed. When it owes none, the coordinator's edge may commit at any moment."""
         return not _owes(tx)
 
-    def doubt(self, tx: Tx) -> str:
+    def doubt(self, tx: DynamicState) -> str:
         return f"acknowledged all that was asked, waits for {self.decision_path(tx)}"
 
     def undecided(self) -> list[Undecided]:
@@ -105,21 +105,21 @@ class DTxNI(Dynamic):
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             if tx.open and tx.footprint.writes:
-                effects += self.doom(tx, "conflict", PRECEDENCE, now)
+                effects += self.request_abort(tx, "conflict", PRECEDENCE, now)
         return effects
 
     # --- everything in its order ---
 
     def take(self, source: Hop, message: Any, now: float) -> list[Effect]:
         tx = None if is_client(source) else self.txs.get(message.tx)
-        if tx is None or not tx.behind or isinstance(message, Doom | Ask):
+        if tx is None or not tx.behind or isinstance(message, AbortRequest | Ask):
             return super().take(source, message, now)
         if isinstance(message, Op) and message.operation is not None:
             return super().take(source, message, now)  # The broker lets it wait, in its own place.
         tx.behind.append((source, message))
         return []
 
-    def _go_on(self, tx: Tx, now: float) -> list[Effect]:
+    def _go_on(self, tx: DynamicState, now: float) -> list[Effect]:
         """An operation of a neighbour need not wait any more: take what came behind it."""
         effects: list[Effect] = []
         while tx.behind and not isinstance(tx.behind[0][1], OpTask):
@@ -142,7 +142,7 @@ class DTxNI(Dynamic):
 
     # --- a side that is cut off from the coordinator ---
 
-    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+    def cut_off(self, tx: DynamicState, reason: str, now: float) -> list[Effect]:
         """Abort what cannot have been committed; of anything else ask for the decision."""
         if tx.owes:
             return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
@@ -171,21 +171,21 @@ class DTxNI(Dynamic):
 
     # --- operations on the shared state ---
 
-    def operation_queued(self, tx: Tx, source: Hop, operation: Operation) -> None:
+    def operation_queued(self, tx: DynamicState, source: Hop, operation: Operation) -> None:
         """Reserved at once, though it may have to wait and has changed nothing so far: what the
         client sends after it must not be done before it."""
         self.reserved.add(tx.id, Undo(source, operation, []))
 
     def apply(
-        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+        self, tx: DynamicState, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         if is_client(source):
             other = reserved_by_others(self.broker, tx.id, operation)
             if other is not None:
                 reason = f"{operation.client} uses the same part in {tx_text(other)}"
-                return self.doom(tx, "conflict", reason, now)
+                return self.request_abort(tx, "conflict", reason, now)
             if self._gives_way(source, operation):
-                return self.doom(tx, "conflict", PRECEDENCE, now)
+                return self.request_abort(tx, "conflict", PRECEDENCE, now)
         else:
             tx.behind.append((source, task))
         return self.broker.submit(self.name, source, operation, (tx, task), now)
@@ -211,15 +211,17 @@ class DTxNI(Dynamic):
         if not tx.open or not self.broker.is_here(source):
             return []  # It left while it waited, and the transaction is doomed for that.
         if self._gives_way(source, operation):
-            return self.doom(tx, "conflict", PRECEDENCE, now)
+            return self.request_abort(tx, "conflict", PRECEDENCE, now)
         # The client's words may have changed meanwhile: it gets its number and what it changes
         # now, so that the numbers tell the order in which things were done.
         try:
             operation = self.broker.admit(source, operation, self.scope(tx))
         except NotHeld as error:
-            return self.doom(tx, Conflict.code, f"it had to wait, and meanwhile {error}", now)
+            return self.request_abort(
+                tx, Conflict.code, f"it had to wait, and meanwhile {error}", now
+            )
         except OperationError as error:
-            return self.doom(tx, error.code, str(error), now)
+            return self.request_abort(tx, error.code, str(error), now)
         space = self.routing.space(operation.kind, source)
         dropped = [space.get(operation.client, seq, self.scope(tx).view) for seq in operation.drop]
         undo = Undo(source, operation, [entry for entry in dropped if entry is not None])
@@ -230,7 +232,9 @@ class DTxNI(Dynamic):
         others = (engine for engine in self.broker.engines.values() if engine is not self)
         return any(other.reserves(source, operation) for other in others)
 
-    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+    def applied(
+        self, tx: DynamicState, source: Hop, operation: Operation, outcome: Outcome
+    ) -> None:
         for engine in self.broker.engines.values():
             if engine is not self:
                 engine.passed(source, operation, outcome)
@@ -238,7 +242,7 @@ class DTxNI(Dynamic):
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return self.reserved.reserves(source, message)
 
-    def waits_for(self, tx: Tx) -> str:
+    def waits_for(self, tx: DynamicState) -> str:
         if tx.open and tx.orphan:
             return f"the decision, for which it asks {tx.upstream}"
         if tx.behind:
@@ -249,7 +253,7 @@ class DTxNI(Dynamic):
 
     # --- the decision ---
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         undos = self.reserved.of(tx.id)
         tx.back = deque(compensation(undos) if tx.status == "aborted" else [])
         tx.undoing = len(tx.back) + 1  # One more, so that nobody is told before all are undone.
@@ -257,7 +261,7 @@ class DTxNI(Dynamic):
         return worked.effects + (self.broker.later(self.name, tx) if worked.more else [])
 
     def work(self, context: Any, now: float) -> Worked:
-        if not isinstance(context, Tx):
+        if not isinstance(context, DynamicState):
             return super().work(context, now)
         worked = self._undo_some(context, now)
         if worked.more:
@@ -265,7 +269,7 @@ class DTxNI(Dynamic):
         effects = worked.effects + self.broker.release(now)
         return worked._replace(effects=effects + self.acknowledge(context, now))
 
-    def _undo_some(self, tx: Tx, now: float) -> Worked:
+    def _undo_some(self, tx: DynamicState, now: float) -> Worked:
         """Undo operations of an aborted transaction, the last first, a slice of them.
 
         The words stay reserved until all is undone, so nothing comes between.
@@ -286,15 +290,15 @@ class DTxNI(Dynamic):
         context.undoing -= 1
         return self.acknowledge(context, now)
 
-    def is_carried_out(self, tx: Tx) -> bool:
+    def is_carried_out(self, tx: DynamicState) -> bool:
         return not tx.undoing
 
-    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
+    def forgotten(self, tx: DynamicState, now: float) -> list[Effect]:
         # What D-TX could not build on is done everywhere: a fence may have waited for that.
         return [*super().forgotten(tx, now), *self.broker.settled(now)]
 
 
-def _owes(tx: Tx) -> bool:
+def _owes(tx: DynamicState) -> bool:
     """Whether the neighbour towards the coordinator waits for an acknowledgement from here."""
     tasks = [*tx.tasks.under_way(), *(what for _, what in tx.behind if isinstance(what, OpTask))]
     waiting = [what for hop, what in tx.behind if isinstance(what, Op) and hop == tx.upstream]

@@ -8,7 +8,7 @@ guesses. The *span* of a transaction is the subtree that joins the edge brokers 
     Admitted  each edge broker works out at once what the operations of its clients change, on
               their behalf, and says so over the span; or it refuses: a client is not there, holds
               no part of what it is to un-subscribe, does not hear its tcm. This is the vote.
-    Decide    by the coordinator's edge broker, when all have answered: over the span. Links are
+    DecidePlan  by the coordinator's edge broker, when all have answered: over the span. Links are
               FIFO and the span is a tree, so whoever hears it has heard all that was admitted.
 
 Only then are the operations carried out, at each broker of the span at once and in the order of
@@ -22,8 +22,9 @@ client's edge broker as a plain one does, and is complete when every broker and 
 that it attracts or sends back have answered; `Complete` says so over the span, and what depends on
 it waits for that.
 
-`Decided` converges when all is done, outside the span as well, and `Settled` floods the span: until
-then a D-TX that reads these operations in one place might not find them in another, and loses.
+`PlanCarriedOut` converges when all is done, outside the span as well, and `PlanSettled` floods the
+span: until then a D-TX that reads these operations in one place might not find them in another, and
+loses.
 
 The routing state is the shared one, per-client numbered, so it converges whatever else goes on.
 While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
@@ -41,9 +42,9 @@ slices everywhere, so that nobody waits for it:
   the tables converge by the same argument. Others pass.
 - Publications do not wait, so at one broker they can find a part of a long plan carried out, as
   at two brokers they can of a short one. Hence clients hear nothing of it until every broker of the
-  span has carried it out: the outcome, publications and `Applied` come with Settled. Up to then its
-  words stay reserved. So what they do because of it still finds all of it. (Publications that leave
-  the span do not wait, or operations that come after them would be there first.)
+  span has carried it out: the outcome, publications and `Applied` come with PlanSettled. Up to then
+  its words stay reserved. So what they do because of it still finds all of it. (Publications that
+  leave the span do not wait, or operations that come after them would be there first.)
 """
 
 from __future__ import annotations
@@ -72,19 +73,19 @@ from padres_tx.client_messages import (
 )
 from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol import inspection, static_state
-from padres_tx.protocol.broker_messages import Answer, Ask, Between, shortened
+from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, shortened
 from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.plan_execution import PlanExecution
 from padres_tx.protocol.questions import Questions
 from padres_tx.protocol.static_state import (
     Admitted,
     Complete,
-    Decide,
-    Decided,
+    DecidePlan,
+    PlanCarriedOut,
+    PlanSettled,
     Preparation,
     Refusal,
-    Settled,
-    Tx,
+    StaticState,
     UnreadPlan,
     UnreadSubmit,
 )
@@ -99,13 +100,13 @@ class STx(PlanExecution):
         super().__init__(broker)
         self.questions = Questions(self)
         #: The (un-)advertisements of what is committed and not settled, by client and number.
-        self._spreading: dict[tuple[str, int], Tx] = {}
+        self._spreading: dict[tuple[str, int], StaticState] = {}
 
     # --- the broker's inputs (overlay.broker.engine.Engine) ---
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
         message = static_state.unread.decode(body)
-        if isinstance(message, Between) == is_client(source):
+        if isinstance(message, BrokerMessage) == is_client(source):
             raise ProtocolError(f"{source} may not say {type(message).__name__}")
         if is_client(source):
             self.broker.check_client(source, source[1:])
@@ -118,13 +119,13 @@ class STx(PlanExecution):
                 return self._plan(source, message, now)
             case Admitted():
                 return self._answered(source, message, now)
-            case Decide():
+            case DecidePlan():
                 return self._decide(source, message, now)
             case Complete():
                 return self._told_complete(source, message, now)
-            case Decided():
+            case PlanCarriedOut():
                 return self._decided(source, message, now)
-            case Settled():
+            case PlanSettled():
                 return self._settled(source, message, now)
             case Ask() | AskOutcome():
                 return self.questions.ask(source, message.tx, now)
@@ -140,9 +141,9 @@ class STx(PlanExecution):
         if not (tx.open and tx.at_edge):
             return self._overdue(tx)
         reason = f"no answer from {self._unanswered(tx) or self.broker.name}"
-        return self.spread(tx, Decide(tx.id, False, "deadline", reason), now)
+        return self.spread(tx, DecidePlan(tx.id, False, "deadline", reason), now)
 
-    def _overdue(self, tx: Tx) -> list[Effect]:
+    def _overdue(self, tx: StaticState) -> list[Effect]:
         """The deadline has passed. What is admitted here may be committed elsewhere, and what is
         committed has its order: so clients can only be told whom they wait for."""
         if tx.status == "aborted" or (tx.status == "finished" and not tx.long):
@@ -189,7 +190,7 @@ class STx(PlanExecution):
             tx.lost.update(name for name in tx.edges if ClientName(name) not in self.routing.crt)
             if tx.open and (tx.at_edge or tx.upstream == neighbour):
                 tx.alone = not tx.at_edge
-                effects += self.spread(tx, Decide(tx.id, False, "broker", reason), now)
+                effects += self.spread(tx, DecidePlan(tx.id, False, "broker", reason), now)
             elif tx.open:
                 refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
                 effects += self._send((tx.upstream,), refused)
@@ -240,18 +241,18 @@ class STx(PlanExecution):
         """What comes from a neighbour in the span was sent after that one had carried out the steps
         that are still to be done here. It must find them done where it could meet them: an
         (un-)advertisement, which moves subscriptions, and a message about a step's own entry."""
-        tx: Tx = context
+        tx: StaticState = context
         if source not in tx.span:
             return True
         return operation.kind in ("sub", "usub") and not self.owns(tx, operation)
 
     def owns(self, context: Any, operation: Operation) -> bool:
-        tx: Tx = context
+        tx: StaticState = context
         numbers = (operation.seq, *operation.drop)
         return any((operation.client, number) in tx.entries for number in numbers)
 
     def work(self, context: Any, now: float) -> Worked:
-        tx: Tx = context.tx if isinstance(context, Preparation) else context
+        tx: StaticState = context.tx if isinstance(context, Preparation) else context
         try:
             if context is tx:
                 return self._run(tx, now)
@@ -264,7 +265,7 @@ class STx(PlanExecution):
                 effects.append(CancelTimer(f"{self.name}/{tx_text(tx.id)}"))
             return Worked(effects)
 
-    def _give_up(self, tx: Tx) -> None:
+    def _give_up(self, tx: StaticState) -> None:
         """Know nothing of a plan any more that cannot be carried out. No client of this broker is
         in it: their edge broker reads a plan before it answers."""
         if self.txs.get(tx.id) is tx:
@@ -281,10 +282,12 @@ class STx(PlanExecution):
             broker=self.broker.name,
             now=now,
             describe=lambda tx: self._describe(tx, now),
-            abort=lambda tx, code, reason: self.spread(tx, Decide(tx.id, False, code, reason), now),
+            abort=lambda tx, code, reason: self.spread(
+                tx, DecidePlan(tx.id, False, code, reason), now
+            ),
         )
 
-    def _describe(self, tx: Tx, now: float) -> dict[str, Any]:
+    def _describe(self, tx: StaticState, now: float) -> dict[str, Any]:
         waits = "the decision"
         if not tx.open:
             left = len(tx.unread) - len(tx.handled)
@@ -299,7 +302,7 @@ class STx(PlanExecution):
             tx, engine=self.name, waits_for=waits, clients=tx.edges, now=now
         )
 
-    def _unanswered(self, tx: Tx) -> str:
+    def _unanswered(self, tx: StaticState) -> str:
         """The edge brokers that have not answered, and who cannot be reached on the way there."""
         homes = (self.routing.crt.get(ClientName(name)) for name in tx.edges)
         hops = {home.hop for home in homes if home and home.edge in tx.unanswered}
@@ -321,19 +324,19 @@ class STx(PlanExecution):
             reason = f"{source[1:]} coordinates no open transaction {name}"
             return [self._tell(source, Ended(abort.tx, False, "unknown", reason))]
         reason = abort.reason or f"{source[1:]} aborted it"
-        return self.spread(tx, Decide(tx.id, False, "aborted", reason), now)
+        return self.spread(tx, DecidePlan(tx.id, False, "aborted", reason), now)
 
-    def _decide(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
+    def _decide(self, source: Hop, decide: DecidePlan, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
         if tx is None:
-            return self._send((source,), Decided(decide.tx))
+            return self._send((source,), PlanCarriedOut(decide.tx))
         if not tx.open or tx.upstream != source:
             raise ProtocolError(f"{source} does not decide {tx_text(decide.tx)}")
         if decide.committed and tx.unanswered:
             raise ProtocolError(f"{source} commits {tx_text(tx.id)} before all have answered")
         return self.spread(tx, decide, now)
 
-    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+    def spread(self, tx: StaticState, decide: DecidePlan, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         decide = msgspec.structs.replace(decide, reason=shortened(decide.reason))
@@ -368,14 +371,14 @@ class STx(PlanExecution):
         effects += self.broker.release(now)
         return effects + self.acknowledge(tx, now)
 
-    def _decided(self, source: Hop, decided: Decided, now: float) -> list[Effect]:
+    def _decided(self, source: Hop, decided: PlanCarriedOut, now: float) -> list[Effect]:
         tx = self.txs.get(decided.tx)
         if tx is None:
             return []
         tx.awaited.discard(source)
         return self.acknowledge(tx, now)
 
-    def acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+    def acknowledge(self, tx: StaticState, now: float) -> list[Effect]:
         """When all behind this broker have carried the decision out, say so."""
         if tx.awaited or tx.outside or tx.acknowledged:
             return []
@@ -384,19 +387,19 @@ class STx(PlanExecution):
         tx.acknowledged = True
         effects = self._trace("end", tx, now)
         if tx.upstream in tx.span:
-            effects += self._send((tx.upstream,), Decided(tx.id))
+            effects += self._send((tx.upstream,), PlanCarriedOut(tx.id))
             if tx.status == "aborted":
                 del self.txs[tx.id]
             return effects
         return effects + self._settle(tx, now)
 
-    def _settled(self, source: Hop, settled: Settled, now: float) -> list[Effect]:
+    def _settled(self, source: Hop, settled: PlanSettled, now: float) -> list[Effect]:
         tx = self.txs.get(settled.tx)
         if tx is None or tx.upstream != source or not tx.acknowledged:
             return []  # This broker was restarted since.
         return self._settle(tx, now)
 
-    def _settle(self, tx: Tx, now: float) -> list[Effect]:
+    def _settle(self, tx: StaticState, now: float) -> list[Effect]:
         """Let a transaction go, and say so to those behind; an abort they have let go before."""
         del self.txs[tx.id]
         if tx.ended is not None:
@@ -404,7 +407,7 @@ class STx(PlanExecution):
         if tx.status == "aborted":
             return []
         self._stop_spreading(tx)
-        effects = self._send(self._beyond(tx, tx.upstream), Settled(tx.id))
+        effects = self._send(self._beyond(tx, tx.upstream), PlanSettled(tx.id))
         if tx.long:
             for routed in tx.kept:
                 effects += self._deliver(tx, routed, now)
@@ -413,7 +416,7 @@ class STx(PlanExecution):
             effects.append(self._tell(tx.upstream, Applied(tx.id)))
         return effects + self.broker.settled(now)
 
-    def _stop_spreading(self, tx: Tx) -> None:
+    def _stop_spreading(self, tx: StaticState) -> None:
         for operation in tx.operations.values():
             self._spreading.pop((operation.client, operation.seq), None)
 

@@ -27,17 +27,17 @@ def shortened(reason: str) -> str:
     return reason[:REASON_LIMIT]
 
 
-class Between(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BrokerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what brokers say to each other about a transaction."""
 
 
-class Ask(Between, frozen=True, array_like=True, gc=False, tag=61):
+class Ask(BrokerMessage, frozen=True, array_like=True, gc=False, tag=61):
     """How has this transaction ended? Answered by `Answer`, once."""
 
     tx: TxID
 
 
-class Answer(Between, frozen=True, array_like=True, gc=False, tag=62):
+class Answer(BrokerMessage, frozen=True, array_like=True, gc=False, tag=62):
     """What is known behind the sender: "unknown" if no broker there knows the decision."""
 
     tx: TxID

@@ -10,7 +10,7 @@ decision, so a client that dies never blocks anyone. The protocol, with the pape
               clients there have finished what a tcm asked for (nested acknowledgements,
               Algorithm 2). Nothing else is acknowledged; see below. A tcm that names its receivers
               goes only where they are; the broker that does not find one of them, or finds that it
-              does not take tcms there, dooms the transaction.
+              does not take tcms there, asks for its abort.
     Prepare   and what follows, up to Forget: the votes and the decision
     (`padres_tx.protocol.two_phase`).
 
@@ -40,10 +40,10 @@ is who issues operations that the chain would not pass otherwise: the receivers 
 broker for an (un-)advertisement, since it may attract or take back subscriptions there. Those
 triggered operations trigger nothing themselves. They leave a broker before its acknowledgement, so
 they need none of their own. The same holds for the rest of the protocol. Prepare is behind every
-operation at every broker, so footprints and deliveries are complete where it comes. A Doom is at
-the coordinator's edge before whatever was said behind it, a vote or the acknowledgement on which
-the commit would follow. Decided is behind all that its sender has issued, so Forget is the last
-that any broker hears of the transaction.
+operation at every broker, so footprints and deliveries are complete where it comes. An AbortRequest
+is at the coordinator's edge before whatever was said behind it, a vote or the acknowledgement on
+which the commit would follow. Decided is behind all that its sender has issued, so Forget is the
+last that any broker hears of the transaction.
 
 An engine that lets an operation wait at a broker (`d_tx_ni`) breaks "handles each when it arrives".
 It lets all that neighbours say of the transaction wait behind it: then that broker still handles
@@ -75,16 +75,16 @@ from padres_tx.client_messages import (
 )
 from padres_tx.protocol import inspection
 from padres_tx.protocol.admission import Conflict
-from padres_tx.protocol.broker_messages import Between
-from padres_tx.protocol.dynamic_messages import Decide, Decided, Doom, Fence, Init, codec
+from padres_tx.protocol.broker_messages import BrokerMessage
+from padres_tx.protocol.dynamic_messages import AbortRequest, Decide, Decided, Fence, Init, codec
 from padres_tx.protocol.dynamic_operations import DynamicOperations
-from padres_tx.protocol.dynamic_state import YES, Frame, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_state import YES, DynamicState, Frame, OpTask, Verdict
 from padres_tx.protocol.outcomes import REUSED
 from padres_tx.protocol.two_phase import cannot_begin
 from padres_tx.protocol.validation.losses import FENCE_LIMIT_S, LossCounts, LossRecord
 
 #: What the author of an engine needs from here.
-__all__ = ["YES", "Dynamic", "OpTask", "Tx", "Verdict"]
+__all__ = ["YES", "Dynamic", "DynamicState", "OpTask", "Verdict"]
 
 #: Ages of other brokers' transactions are counted on from up to here; what is above is left for
 #: those that begin at this broker, so that one broker that is wrong does not use up all numbers.
@@ -105,7 +105,7 @@ class Dynamic(DynamicOperations):
 
     # --- what an engine decides ---
 
-    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+    def begun(self, tx: DynamicState, undecided: tuple[TxID, ...]) -> None:
         """A transaction begins at this broker. Called before its first operation.
 
         `undecided` are the versions that the coordinator's edge broker had voted for, and did not
@@ -116,7 +116,7 @@ class Dynamic(DynamicOperations):
 
     def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
         message = codec.decode(body)
-        if isinstance(message, Between) == is_client(source):
+        if isinstance(message, BrokerMessage) == is_client(source):
             raise ProtocolError(f"{source} may not say {type(message).__name__}")
         if is_client(source):
             self.broker.check_client(source, source[1:])
@@ -137,7 +137,8 @@ class Dynamic(DynamicOperations):
             return []
         if not tx.at_edge:
             return self.overdue(tx, now)
-        return self.doom(tx, "deadline", f"not decided by its deadline: {self.waits_for(tx)}", now)
+        reason = f"not decided by its deadline: {self.waits_for(tx)}"
+        return self.request_abort(tx, "deadline", reason, now)
 
     def client_left(self, client: str, now: float) -> list[Effect]:
         hop = client_hop(client)
@@ -151,9 +152,11 @@ class Dynamic(DynamicOperations):
                 if frame.hop == hop:
                     frame.queue.clear()
             if tx.upstream == hop and tx.status != "preparing":
-                effects += self.doom(tx, "left", f"its coordinator {client} has left", now)
+                effects += self.request_abort(tx, "left", f"its coordinator {client} has left", now)
             elif tx.upstream != hop and any(frame.hop == hop for frame in tx.frames.values()):
-                effects += self.doom(tx, "left", f"{client}, which took part, has left", now)
+                effects += self.request_abort(
+                    tx, "left", f"{client}, which took part, has left", now
+                )
         return effects
 
     def link_reset(self, neighbour: Hop, now: float) -> list[Effect]:
@@ -172,12 +175,12 @@ class Dynamic(DynamicOperations):
                 else:
                     effects += self.acknowledge(tx, now)
             elif tx.open:
-                effects += self.doom(tx, "broker", reason, now)
+                effects += self.request_abort(tx, "broker", reason, now)
             elif neighbour in tx.awaited:
                 effects += self._decided(neighbour, Decided(tx.id), now)
         return effects
 
-    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+    def cut_off(self, tx: DynamicState, reason: str, now: float) -> list[Effect]:
         """The neighbour towards the coordinator has lost its memory of an open transaction.
 
         This side aborts it. If it had voted yes, the coordinator's edge broker may have decided to
@@ -197,16 +200,16 @@ class Dynamic(DynamicOperations):
             broker=self.broker.name,
             now=now,
             describe=lambda tx: self.describe(tx, now),
-            abort=lambda tx, code, reason: self.doom(tx, code, reason, now),
+            abort=lambda tx, code, reason: self.request_abort(tx, code, reason, now),
         )
 
-    def describe(self, tx: Tx, now: float) -> dict[str, Any]:
+    def describe(self, tx: DynamicState, now: float) -> dict[str, Any]:
         clients = [hop[1:] for hop in tx.words]
         return inspection.description(
             tx, engine=self.name, waits_for=self.waits_for(tx), clients=clients, now=now
         )
 
-    def waits_for(self, tx: Tx) -> str:
+    def waits_for(self, tx: DynamicState) -> str:
         """What keeps a transaction from going on, at this broker, in words."""
         if tx.in_doubt and tx.open:
             return f"in doubt: {self.doubt(tx)}"
@@ -251,7 +254,7 @@ class Dynamic(DynamicOperations):
             *started,
         ]
 
-    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+    def ended_here(self, tx: DynamicState, decide: Decide, now: float) -> None:
         if decide.code == Conflict.code and self.broker.is_here(tx.upstream):
             self.losses.lost(tx.upstream, tx.age, tx.standing, to=decide.to, fenced=tx.fenced)
         if tx.fenced:
@@ -269,7 +272,7 @@ class Dynamic(DynamicOperations):
                 return f"{source[1:]} has {own} open transactions already"
         return ""
 
-    def start(self, tx: Tx, now: float) -> list[Effect]:
+    def start(self, tx: DynamicState, now: float) -> list[Effect]:
         """Tell every broker that the transaction begins."""
         undecided = tuple(self.broker.versions.voted)
         self.begun(tx, undecided)
@@ -281,7 +284,7 @@ class Dynamic(DynamicOperations):
     def _init(self, source: Hop, init: Init, now: float) -> list[Effect]:
         tx = self.txs.get(init.tx)
         if tx is not None and (tx.upstream != source or tx.status != "fenced"):
-            return self.send((source,), Doom(init.tx, "refused", REUSED))
+            return self.send((source,), AbortRequest(init.tx, "refused", REUSED))
         effects: list[Effect] = []
         if tx is None:
             if refused := self.not_begun(source, init):
@@ -298,10 +301,10 @@ class Dynamic(DynamicOperations):
         Raises ProtocolError if it is one of this broker's own clients.
         """
         reason = cannot_begin(self.broker, source, begin.tx, len(self.txs))
-        return self.send((source,), Doom(begin.tx, "refused", reason)) if reason else []
+        return self.send((source,), AbortRequest(begin.tx, "refused", reason)) if reason else []
 
-    def add(self, tx_id: TxID, age: int, source: Hop, now: float) -> Tx:
+    def add(self, tx_id: TxID, age: int, source: Hop, now: float) -> DynamicState:
         if age < AGE_LIMIT:
             self._clock = max(self._clock, age)
-        tx = self.txs[tx_id] = Tx(tx_id, age, source, now)
+        tx = self.txs[tx_id] = DynamicState(tx_id, age, source, now)
         return tx

@@ -13,14 +13,14 @@ import msgspec
 from overlay.messages import NameText, Natural, Operation, Pub
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, TxID
-from padres_tx.protocol.broker_messages import Answer, Ask, Between, CodeText, ReasonText
+from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, CodeText, ReasonText
 
 #: Clients that have finished a tcm, at most: more than any overlay has, and the sum over all
 #: neighbours is still a number that fits in a message.
 ReceiverCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
-class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
+class Init(BrokerMessage, frozen=True, array_like=True, gc=False, tag=50):
     tx: TxID
     age: Natural
     #: What the coordinator's edge broker has voted for and does not know decided: it is not in the
@@ -30,7 +30,7 @@ class Init(Between, frozen=True, array_like=True, gc=False, tag=50):
     deadline_s: float = 0.0
 
 
-class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
+class Op(BrokerMessage, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
     #: Answered by Acked with this number; 0 if nobody waits for an answer.
     req: Natural
@@ -41,18 +41,18 @@ class Op(Between, frozen=True, array_like=True, gc=False, tag=51):
     to: tuple[NameText, ...] = ()
 
 
-class Acked(Between, frozen=True, array_like=True, gc=False, tag=52):
+class Acked(BrokerMessage, frozen=True, array_like=True, gc=False, tag=52):
     tx: TxID
     req: Natural
     #: How many clients have finished what a tcm asked of them.
     receivers: ReceiverCount = 0
 
 
-class Prepare(Between, frozen=True, array_like=True, gc=False, tag=53):
+class Prepare(BrokerMessage, frozen=True, array_like=True, gc=False, tag=53):
     tx: TxID
 
 
-class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
+class Vote(BrokerMessage, frozen=True, array_like=True, gc=False, tag=54):
     tx: TxID
     code: CodeText = ""
     reason: ReasonText = ""
@@ -60,7 +60,7 @@ class Vote(Between, frozen=True, array_like=True, gc=False, tag=54):
     to: NameText = ""
 
 
-class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
+class Decide(BrokerMessage, frozen=True, array_like=True, gc=False, tag=55):
     tx: TxID
     committed: bool
     code: CodeText = ""
@@ -68,22 +68,22 @@ class Decide(Between, frozen=True, array_like=True, gc=False, tag=55):
     to: NameText = ""
 
 
-class Decided(Between, frozen=True, array_like=True, gc=False, tag=56):
+class Decided(BrokerMessage, frozen=True, array_like=True, gc=False, tag=56):
     tx: TxID
 
 
-class Forget(Between, frozen=True, array_like=True, gc=False, tag=57):
+class Forget(BrokerMessage, frozen=True, array_like=True, gc=False, tag=57):
     tx: TxID
 
 
-class Doom(Between, frozen=True, array_like=True, gc=False, tag=58):
+class AbortRequest(BrokerMessage, frozen=True, array_like=True, gc=False, tag=58):
     tx: TxID
     code: CodeText
     reason: ReasonText
     to: NameText = ""
 
 
-class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
+class Fence(BrokerMessage, frozen=True, array_like=True, gc=False, tag=59):
     """Give way to this transaction, which is about to begin; answered by Fenced."""
 
     tx: TxID
@@ -92,11 +92,11 @@ class Fence(Between, frozen=True, array_like=True, gc=False, tag=59):
     deadline_s: float = 0.0
 
 
-class Fenced(Between, frozen=True, array_like=True, gc=False, tag=60):
+class Fenced(BrokerMessage, frozen=True, array_like=True, gc=False, tag=60):
     tx: TxID
 
 
-AnyBetween: TypeAlias = (
+AnyDynamicMessage: TypeAlias = (
     Init
     | Op
     | Acked
@@ -105,11 +105,11 @@ AnyBetween: TypeAlias = (
     | Decide
     | Decided
     | Forget
-    | Doom
+    | AbortRequest
     | Fence
     | Fenced
     | Ask
     | Answer
 )
 
-codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
+codec: StructCodec[Any] = StructCodec(FromClient | AnyDynamicMessage)

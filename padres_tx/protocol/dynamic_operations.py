@@ -50,7 +50,7 @@ from padres_tx.looks import LOOKS_LIMIT
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.compensation import Undo, reserved_by_others
 from padres_tx.protocol.dynamic_messages import Acked, Op, codec
-from padres_tx.protocol.dynamic_state import YES, Frame, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic_state import YES, DynamicState, Frame, OpTask, Verdict
 from padres_tx.protocol.tcm_routes import tcm_routes
 from padres_tx.protocol.two_phase import TwoPhaseCommit
 
@@ -97,20 +97,20 @@ class DynamicOperations(TwoPhaseCommit):
     # --- what an engine decides (isolation) ---
 
     @abstractmethod
-    def scope(self, tx: Tx) -> Scope:
+    def scope(self, tx: DynamicState) -> Scope:
         """Which versions the transaction's operations see, and which version they change.
 
         Called for every operation. Changes without a version count for all traffic at once.
         """
 
-    def operation_queued(self, tx: Tx, source: Hop, operation: Operation) -> None:
+    def operation_queued(self, tx: DynamicState, source: Hop, operation: Operation) -> None:
         """A client of this broker has sent an operation, which waits for its turn in its frame.
 
         The operation has no number yet. By default nothing happens.
         """
 
     def apply(
-        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+        self, tx: DynamicState, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         """Carry an operation out by `carry_out`, now, or later if it has to wait.
 
@@ -127,7 +127,9 @@ class DynamicOperations(TwoPhaseCommit):
         """
         return operation.kind in ("adv", "uadv")
 
-    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+    def applied(
+        self, tx: DynamicState, source: Hop, operation: Operation, outcome: Outcome
+    ) -> None:
         """An operation was carried out here. Called when the tables have changed, before the
         neighbours are told. By default nothing happens."""
 
@@ -139,7 +141,7 @@ class DynamicOperations(TwoPhaseCommit):
         """
         return []
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
+    def looked(self, tx: DynamicState, hop: Hop, look: Look) -> Verdict:
         """Whether an answer can stand that a client had from its own state (`padres_tx.looks`).
 
         Called in the order of the client's operations. A no aborts the transaction. By default it
@@ -147,7 +149,7 @@ class DynamicOperations(TwoPhaseCommit):
         """
         return YES
 
-    def changed_outside(self, tx: Tx, read: Footprint) -> Verdict:
+    def changed_outside(self, tx: DynamicState, read: Footprint) -> Verdict:
         """A no if others have changed what is read here, or may have: another attempt may succeed.
 
         Called when an operation is refused, to tell a conflict from a mistake of the client. By
@@ -166,7 +168,9 @@ class DynamicOperations(TwoPhaseCommit):
         if tx is None or not tx.open or frame is None:
             return [self.tell(source, self._stranger(source, message, tx, now))]
         if len(frame.queue) >= FRAME_LIMIT:
-            return self.doom(tx, "refused", f"{source[1:]} queues too many operations", now)
+            return self.request_abort(
+                tx, "refused", f"{source[1:]} queues too many operations", now
+            )
         if isinstance(message, Operate):
             step = message.step
             if step.filter is not None and step.kind != "pub" and step.kind != "tcm":
@@ -179,13 +183,13 @@ class DynamicOperations(TwoPhaseCommit):
         tx = self.txs.get(abort.tx)
         if tx is None or source not in tx.words:
             return [self.tell(source, self._stranger(source, abort, tx, now))]
-        return self.doom(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
+        return self.request_abort(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
 
     def _stranger(
         self,
         source: Hop,
         message: Operate | Look | Finish | Commit | Abort,
-        tx: Tx | None,
+        tx: DynamicState | None,
         now: float,
     ) -> Ended:
         """What a client is told that has nothing to say in a transaction, or not any more.
@@ -202,7 +206,7 @@ class DynamicOperations(TwoPhaseCommit):
             return Ended(tx_id, tx.status == "committed", "finished", f"{name} is {tx.status}")
         return Ended(tx_id, False, "unknown", f"there is no transaction {name}")
 
-    def go_on(self, tx: Tx, frame: Frame, now: float) -> list[Effect]:
+    def go_on(self, tx: DynamicState, frame: Frame, now: float) -> list[Effect]:
         """Carry on with a frame, as far as it goes (Thread); what is more than a slice follows in
         the next ones."""
         if frame.pumping:
@@ -232,14 +236,14 @@ class DynamicOperations(TwoPhaseCommit):
         frame.pumping = False
         return Worked(effects, units)
 
-    def _step(self, tx: Tx, frame: Frame, operate: Operate, now: float) -> list[Effect]:
+    def _step(self, tx: DynamicState, frame: Frame, operate: Operate, now: float) -> list[Effect]:
         step, client = operate.step, frame.hop[1:]
         to = tuple(dict.fromkeys(step.receivers))
         task = OpTask(tx, frame.hop, 0, frame=frame, number=operate.number, to=to)
         scope = self.scope(tx)
         if len(to) > RECEIVERS_LIMIT:
             reason = f"a tcm names more than {RECEIVERS_LIMIT} receivers"
-            return self.doom(tx, "refused", reason, now)
+            return self.request_abort(tx, "refused", reason, now)
         try:
             if step.kind in ("pub", "tcm"):
                 point, life = check_point(step.point), self.broker.life_of(frame.hop)
@@ -256,15 +260,17 @@ class DynamicOperations(TwoPhaseCommit):
             operation = self.broker.admit(frame.hop, asked, scope)
         except (OperationError, FilterError) as error:
             refusal = self._refusal(tx, frame, operate, error)
-            return self.doom(tx, refusal.code, refusal.reason, now, to=refusal.to)
+            return self.request_abort(tx, refusal.code, refusal.reason, now, to=refusal.to)
         told = Effective(step.kind, step.filter, operation.seq, operate.number, step.events)
         tx.words_bytes += len(codec.encode(told))
         if tx.words_bytes > WORDS_LIMIT_BYTES:
             reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
-            return self.doom(tx, "refused", reason, now)
+            return self.request_abort(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
 
-    def _refusal(self, tx: Tx, frame: Frame, operate: Operate, error: OverlayError) -> Verdict:
+    def _refusal(
+        self, tx: DynamicState, frame: Frame, operate: Operate, error: OverlayError
+    ) -> Verdict:
         """Why an operation fails: a conflict if another attempt may not."""
         step, client, read = operate.step, frame.hop[1:], Footprint()
         if isinstance(error, NotAdvertised):
@@ -281,22 +287,24 @@ class DynamicOperations(TwoPhaseCommit):
             return Verdict(Conflict.code, reason)
         return Verdict(error.code, str(error))
 
-    def _look(self, tx: Tx, frame: Frame, look: Look, now: float) -> list[Effect]:
+    def _look(self, tx: DynamicState, frame: Frame, look: Look, now: float) -> list[Effect]:
         frame.looks += 1
         if frame.looks > LOOKS_LIMIT:
-            return self.doom(tx, "refused", f"{frame.hop[1:]} looks at too many things", now)
+            return self.request_abort(
+                tx, "refused", f"{frame.hop[1:]} looks at too many things", now
+            )
         is_point = look.point is not None and look.table == "adv"
         if (look.filter is None) != is_point or (look.point is not None) != is_point:
-            return self.doom(tx, FilterError.code, "a look needs a filter or a point", now)
+            return self.request_abort(tx, FilterError.code, "a look needs a filter or a point", now)
         try:
             verdict = self.looked(tx, frame.hop, look)
         except FilterError as error:
-            return self.doom(tx, error.code, str(error), now)
+            return self.request_abort(tx, error.code, str(error), now)
         if not verdict.code:
             return []
-        return self.doom(tx, verdict.code, verdict.reason, now, to=verdict.to)
+        return self.request_abort(tx, verdict.code, verdict.reason, now, to=verdict.to)
 
-    def _check_turn(self, tx: Tx, hop: Hop, asked: Operation) -> None:
+    def _check_turn(self, tx: DynamicState, hop: Hop, asked: Operation) -> None:
         """Raises Conflict if the client has said something before that waits for its own words: it
         would get the later number, and with it the last word."""
         if any(map(Undo(hop, asked, []).concerns, self.broker.said_before(hop, held=False))):
@@ -321,7 +329,7 @@ class DynamicOperations(TwoPhaseCommit):
         return self._publish(tx, source, op.pub, task, now, tcm=op.tcm)
 
     def carry_out(
-        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+        self, tx: DynamicState, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part (Algorithm 2)."""
         scope, frame = self.scope(tx), task.frame
@@ -360,14 +368,14 @@ class DynamicOperations(TwoPhaseCommit):
             tx.changes.append(change)  # Until the commit nobody else sees it.
         if self._is_too_large(tx):
             # What neighbours have carried out is carried out here, too, before it is undone.
-            effects += self.doom(tx, "refused", TOO_LARGE, now)
+            effects += self.request_abort(tx, "refused", TOO_LARGE, now)
         return effects + self._finished(task, now)
 
     def _publish(
-        self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
+        self, tx: DynamicState, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
     ) -> list[Effect]:
         if self._is_too_large(tx):
-            return self.doom(tx, "refused", TOO_LARGE, now)
+            return self.request_abort(tx, "refused", TOO_LARGE, now)
         task.tcm, task.pub = tcm, pub
         tx.footprint.publication(pub, at_edge=is_client(source))
         view = self.scope(tx).view
@@ -408,7 +416,7 @@ class DynamicOperations(TwoPhaseCommit):
                 # Its entries are still here, since its leaving waits: next time they are not.
                 code = "unheard" if task.to else Conflict.code
                 reason = f"{hop[1:]}, which the tcm is for, has left"
-                effects += self.doom(tx, code, reason, now, to=hop[1:])
+                effects += self.request_abort(tx, code, reason, now, to=hop[1:])
             elif tcm:
                 tx.words.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
@@ -420,35 +428,35 @@ class DynamicOperations(TwoPhaseCommit):
                 effects += self._keep(tx, hop, pub, now)
         return effects + self._finished(task, now)
 
-    def _unheard(self, tx: Tx, pub: Pub, reason: str, now: float) -> list[Effect]:
+    def _unheard(self, tx: DynamicState, pub: Pub, reason: str, now: float) -> list[Effect]:
         """A tcm does not reach whom it is for; if that has changed since, it is a conflict."""
         read = Footprint()
         read.publication(pub, at_edge=False)
         changed = self.changed_outside(tx, read)
         if changed.code:
             reason = f"in its snapshot {reason}: {changed.reason}"
-            return self.doom(tx, Conflict.code, reason, now, to=changed.to)
-        return self.doom(tx, "unheard", reason, now)
+            return self.request_abort(tx, Conflict.code, reason, now, to=changed.to)
+        return self.request_abort(tx, "unheard", reason, now)
 
     @staticmethod
-    def _is_too_large(tx: Tx) -> bool:
+    def _is_too_large(tx: DynamicState) -> bool:
         """Count one more operation of a transaction here; whether it is one too many."""
         tx.operations += 1
         return tx.operations > OPERATION_LIMIT
 
-    def _keep(self, tx: Tx, hop: Hop, pub: Pub, now: float) -> list[Effect]:
+    def _keep(self, tx: DynamicState, hop: Hop, pub: Pub, now: float) -> list[Effect]:
         """Keep a publication for a client of this broker, up to the commit."""
         kept, size = tx.kept.get(hop, (0, 0))
         tx.kept[hop] = kept, size = kept + 1, size + len(encode(pub))
         if kept > DELIVERIES_LIMIT or size > DELIVERIES_LIMIT_BYTES:
             reason = f"{kept} publications ({size} bytes) would come to {hop[1:]} at once"
-            return self.doom(tx, "refused", reason, now)
+            return self.request_abort(tx, "refused", reason, now)
         tx.deliveries.append((hop, pub))
         return []
 
-    def _finish(self, tx: Tx, frame: Frame, finish: Finish, now: float) -> list[Effect]:
+    def _finish(self, tx: DynamicState, frame: Frame, finish: Finish, now: float) -> list[Effect]:
         if finish.error:
-            return self.doom(tx, "participant", f"{frame.hop[1:]}: {finish.error}", now)
+            return self.request_abort(tx, "participant", f"{frame.hop[1:]}: {finish.error}", now)
         del tx.frames[frame.hop, frame.number]
         task = tx.tasks.answered(frame.hop, frame.number)
         task.receivers += 1

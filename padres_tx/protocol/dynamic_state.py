@@ -1,9 +1,10 @@
 """What a broker knows of one dynamic transaction (D-TX and D-TX-NI): state, and no rules.
 
-A `Tx` is one transaction at one broker, from Init to Forget. In it are the *frames* of the clients
-of this broker, each a queue of operations that are done one by one, and the operations that are
-*under way* here and behind this broker. `padres_tx.protocol.dynamic` says how operations change it,
-and `padres_tx.protocol.two_phase` how it comes to its decision; this module knows neither.
+A `DynamicState` is one transaction at one broker, from Init to Forget. In it are the *frames* of
+the clients of this broker, each a queue of operations that are done one by one, and the operations
+that are *under way* here and behind this broker. `padres_tx.protocol.dynamic` says how operations
+change it, and `padres_tx.protocol.two_phase` how it comes to its decision; this module knows
+neither.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from overlay.broker.service import RouteChange
 from overlay.messages import Hop, Operation, Pub, is_client
 from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import Commit, Effective, Finish, Look, Operate, TxID
-from padres_tx.protocol.dynamic_messages import AnyBetween
+from padres_tx.protocol.dynamic_messages import AnyDynamicMessage
 from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.validation.losses import LossRecord
 
@@ -38,7 +39,7 @@ class Frame:
 
     __slots__ = ("busy", "hop", "last", "looks", "number", "pumping", "queue", "trigger", "tx")
 
-    def __init__(self, tx: Tx, hop: Hop, number: int, trigger: str = "") -> None:
+    def __init__(self, tx: DynamicState, hop: Hop, number: int, trigger: str = "") -> None:
         self.tx = tx
         self.hop = hop
         self.number = number
@@ -75,7 +76,7 @@ class OpTask:
 
     def __init__(
         self,
-        tx: Tx,
+        tx: DynamicState,
         origin: Hop,
         req: int,
         *,
@@ -97,7 +98,7 @@ class OpTask:
         self.pub: Pub | None = None
 
 
-class Tx:
+class DynamicState:
     """One transaction at one broker."""
 
     def __init__(self, tx: TxID, age: int, upstream: Hop, now: float) -> None:
@@ -113,7 +114,7 @@ class Tx:
         self.awaited: set[Hop] = set()
         self.verdict: Verdict | None = None
         self.voted = False
-        self.doomed = False
+        self.abort_requested = False
         #: At the edge: what earlier attempts have earned it, and whether it has got a fence.
         self.standing = LossRecord()
         self.fenced = False
@@ -138,7 +139,7 @@ class Tx:
         #: What this broker has asked of others and of clients in it.
         self.tasks: Tasks[OpTask] = Tasks()
         #: D-TX-NI: operations of neighbours that have to wait here, and what came behind them.
-        self.behind: deque[tuple[Hop, AnyBetween | OpTask]] = deque()
+        self.behind: deque[tuple[Hop, AnyDynamicMessage | OpTask]] = deque()
         #: D-TX-NI: what this broker undoes, and is not undone everywhere yet.
         self.undoing = 0
         #: D-TX-NI: what is still to be undone by this broker.

@@ -27,9 +27,9 @@ from padres_tx.client_messages import (
 from padres_tx.protocol.planning import Planning
 from padres_tx.protocol.static_state import (
     Complete,
-    Decide,
+    DecidePlan,
     Routed,
-    Tx,
+    StaticState,
 )
 
 
@@ -37,7 +37,7 @@ class PlanExecution(Planning):
     """Committed static transactions at one broker, until all their steps are carried out here."""
 
     @abstractmethod
-    def acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+    def acknowledge(self, tx: StaticState, now: float) -> list[Effect]:
         """Tell the coordinator's side when a transaction is carried out here and behind here.
 
         Called whenever that may have become so.
@@ -45,7 +45,7 @@ class PlanExecution(Planning):
 
     # --- carrying out, in the order of dependencies ---
 
-    def carry_on(self, tx: Tx, now: float) -> list[Effect]:
+    def carry_on(self, tx: StaticState, now: float) -> list[Effect]:
         """Carry out what has all its dependencies behind it, here: in its turn among operations."""
         if tx.queued or tx.running:
             return []  # It is at it.
@@ -56,7 +56,7 @@ class PlanExecution(Planning):
         tx.queued = True
         return self.broker.in_turn(self.name, tx, now)
 
-    def _run(self, tx: Tx, now: float) -> Worked:
+    def _run(self, tx: StaticState, now: float) -> Worked:
         """Carry out steps of a plan whose turn it is: some of a long one, all of a short one."""
         effects: list[Effect] = []
         units = 0
@@ -84,11 +84,11 @@ class PlanExecution(Planning):
         tx.queued = False
         return Worked(effects + self._finish(tx, now), units)
 
-    def _next(self, tx: Tx) -> int:
+    def _next(self, tx: StaticState) -> int:
         """The step to carry out next."""
         return tx.start()
 
-    def _handle(self, tx: Tx, at: int, step: Step, now: float) -> list[Effect]:
+    def _handle(self, tx: StaticState, at: int, step: Step, now: float) -> list[Effect]:
         if step.kind in ("pub", "tcm"):
             tx.handle(at)
             return self._publish(tx, at, now)
@@ -164,7 +164,7 @@ class PlanExecution(Planning):
         tx.handle(complete.step)
         return [*self._send(self._beyond(tx, source), complete), *self.carry_on(tx, now)]
 
-    def _publish(self, tx: Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: StaticState, at: int, now: float) -> list[Effect]:
         """Hand a publication to this broker's clients, and to brokers outside the span; to the
         clients of a long plan when all brokers have carried that out.
 
@@ -206,7 +206,7 @@ class PlanExecution(Planning):
             hops = tuple(hop for hop in hops if not is_client(hop))
         return effects + self._deliver(tx, Routed(at, pub, hops), now)
 
-    def _deliver(self, tx: Tx, routed: Routed, now: float) -> list[Effect]:
+    def _deliver(self, tx: StaticState, routed: Routed, now: float) -> list[Effect]:
         """Hand a publication over."""
         at, pub, hops = routed
         if not hops:
@@ -228,7 +228,7 @@ class PlanExecution(Planning):
             )
         return [*effects, Send(hops, pub)]
 
-    def _finish(self, tx: Tx, now: float) -> list[Effect]:
+    def _finish(self, tx: StaticState, now: float) -> list[Effect]:
         """When all is carried out here, the clients may know, and what waited may go on.
 
         Of a long one only when it is carried out everywhere.
@@ -239,14 +239,14 @@ class PlanExecution(Planning):
         effects = [] if tx.long else self._make_known(tx, now)
         return effects + self.acknowledge(tx, now)
 
-    def _make_known(self, tx: Tx, now: float) -> list[Effect]:
+    def _make_known(self, tx: StaticState, now: float) -> list[Effect]:
         self.reserved.release(tx.id)
         timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
         return [timer, *self._tell_clients(tx), *self.broker.release(now)]
 
     # --- what clients are told ---
 
-    def _tell_clients(self, tx: Tx, decide: Decide | None = None) -> list[Effect]:
+    def _tell_clients(self, tx: StaticState, decide: DecidePlan | None = None) -> list[Effect]:
         name, effects = self.broker.name, list[Effect]()
         if decide is not None:
             # Who was not asked to do anything need not hear that nothing happened.
@@ -270,21 +270,21 @@ class PlanExecution(Planning):
             effects.append(self._tell(client_hop(client), ended))
         return effects
 
-    def _is_still_here(self, tx: Tx, client: str) -> bool:
+    def _is_still_here(self, tx: StaticState, client: str) -> bool:
         """Whether a client is connected in the life in which its steps were admitted. One that has
         come back holds nothing of them, and must not be told that it does."""
         return client not in tx.lost and self.broker.is_here(client_hop(client))
 
     # --- small things ---
 
-    def _home(self, tx: Tx, at: int) -> Hop | None:
+    def _home(self, tx: StaticState, at: int) -> Hop | None:
         """Where a step's client is; None if it was lost with a broker."""
         client = tx.steps[at].client
         home = self.routing.crt.get(ClientName(client))
         return home.hop if home and client not in tx.lost else None
 
     @staticmethod
-    def _before(tx: Tx, at: int) -> tuple[str, ...]:
+    def _before(tx: StaticState, at: int) -> tuple[str, ...]:
         """What a step comes after, as records call it."""
 
         def named(before: int) -> str:

@@ -40,11 +40,11 @@ from padres_tx.protocol.compensation import Reservations, Undo, reserved_by_othe
 from padres_tx.protocol.outcomes import REUSED, Outcomes
 from padres_tx.protocol.static_state import (
     Admitted,
-    AnyBetween,
-    Decide,
+    AnyStaticMessage,
+    DecidePlan,
     Preparation,
     Refusal,
-    Tx,
+    StaticState,
     UnreadPlan,
     UnreadSubmit,
 )
@@ -75,19 +75,19 @@ class Planning(Engine):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.routing = broker.routing
-        self.txs: dict[TxID, Tx] = {}
+        self.txs: dict[TxID, StaticState] = {}
         #: What was admitted for clients of this broker and is not carried out yet.
         self.reserved = Reservations()
         #: Those whose steps are being admitted here, slice by slice.
-        self._admitting: dict[TxID, Tx] = {}
+        self._admitting: dict[TxID, StaticState] = {}
         self.ended = Outcomes()
 
     @abstractmethod
-    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+    def spread(self, tx: StaticState, decide: DecidePlan, now: float) -> list[Effect]:
         """Take the decision, and pass it on. Called when all edge brokers have answered."""
 
     @abstractmethod
-    def carry_on(self, tx: Tx, now: float) -> list[Effect]:
+    def carry_on(self, tx: StaticState, now: float) -> list[Effect]:
         """Carry out what can be, if it is committed and all its steps are known."""
 
     def _submit(self, source: Hop, submit: UnreadSubmit, now: float) -> list[Effect]:
@@ -134,13 +134,13 @@ class Planning(Engine):
         deadline_s: float,
         source: Hop,
         now: float,
-    ) -> Tx:
+    ) -> StaticState:
         long = len(steps) > self.broker.slice
-        tx = Tx(tx_id, steps, edges, source, now, long=long, deadline_s=deadline_s)
+        tx = StaticState(tx_id, steps, edges, source, now, long=long, deadline_s=deadline_s)
         self.txs[tx_id] = tx
         return tx
 
-    def _begin(self, tx: Tx, now: float) -> list[Effect]:
+    def _begin(self, tx: StaticState, now: float) -> list[Effect]:
         """Do the first slice of reading and admitting a plan.
 
         Raises ProtocolError if it cannot be read.
@@ -150,7 +150,7 @@ class Planning(Engine):
             return worked.effects
         return worked.effects + self.broker.later(self.name, Preparation(tx))
 
-    def _prepare(self, tx: Tx, now: float) -> Worked:
+    def _prepare(self, tx: StaticState, now: float) -> Worked:
         """Read some steps of a plan; when all are read, admit some of this broker's clients.
 
         Raises ProtocolError if it cannot be read; it is not known here then.
@@ -172,7 +172,7 @@ class Planning(Engine):
         admitted = self._admit(tx, units, now)
         return admitted._replace(effects=effects + admitted.effects)
 
-    def _read(self, tx: Tx) -> int:
+    def _read(self, tx: StaticState) -> int:
         """Decode the next step. Returns the units that it took."""
         try:
             step = static_state.steps.decode(tx.unread[len(tx.steps)])
@@ -188,7 +188,7 @@ class Planning(Engine):
             tx.unread = tx.unread[: len(tx.steps)]  # No more need be read of what is refused.
         return 1 + named // ATTRIBUTES_PER_UNIT
 
-    def _have_read(self, tx: Tx, now: float) -> list[Effect]:
+    def _have_read(self, tx: StaticState, now: float) -> list[Effect]:
         """All steps are known: put them in order; a client's plan is announced now."""
         order: list[int] = []
         code, reason = "refused", self._impossible(tx)
@@ -223,18 +223,18 @@ class Planning(Engine):
         tx.edges = {name: str(self.routing.crt[ClientName(name)].edge) for name in clients}
         return self._announce(tx, now)
 
-    def _drop(self, tx: Tx) -> None:
+    def _drop(self, tx: StaticState) -> None:
         """Know nothing of a plan any more that cannot be carried out."""
         self._stop_admitting(tx)
         del self.txs[tx.id]
 
-    def _not_begun(self, tx: Tx, refusal: Refusal) -> list[Effect]:
+    def _not_begun(self, tx: StaticState, refusal: Refusal) -> list[Effect]:
         """Tell the coordinator that its plan is not begun; nobody else knows of it."""
         timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
         return [timer, self._tell(tx.upstream, Ended(tx.id, False, *refusal))]
 
     @staticmethod
-    def _impossible(tx: Tx) -> str:
+    def _impossible(tx: StaticState) -> str:
         """Why a plan cannot be carried out, if so."""
         if tx.attributes > ATTRIBUTE_LIMIT:
             return (
@@ -250,7 +250,7 @@ class Planning(Engine):
                 return "a tcm in a static transaction names the clients that act on it"
         return ""
 
-    def _announce(self, tx: Tx, now: float) -> list[Effect]:
+    def _announce(self, tx: StaticState, now: float) -> list[Effect]:
         """Send a plan over its span, and see whether this broker has something to admit."""
         homes = {name: self.routing.crt.get(ClientName(name)) for name in tx.edges}
         span = {home.hop for home in homes.values() if home and not is_client(home.hop)}
@@ -282,18 +282,18 @@ class Planning(Engine):
             self._admitting[tx.id] = tx
         return effects
 
-    def _refuse(self, tx: Tx, refusal: Refusal, now: float) -> list[Effect]:
+    def _refuse(self, tx: StaticState, refusal: Refusal, now: float) -> list[Effect]:
         """Vote no on behalf of this broker's clients."""
         self._stop_admitting(tx)
         self.reserved.release(tx.id)
         answer = Admitted(tx.id, self.broker.name, {}, {}, refusal.code, shortened(refusal.reason))
         return self._admitted(Hop(""), answer, now)
 
-    def _stop_admitting(self, tx: Tx) -> None:
+    def _stop_admitting(self, tx: StaticState) -> None:
         tx.words = None
         self._admitting.pop(tx.id, None)
 
-    def _admit(self, tx: Tx, units: int, now: float) -> Worked:
+    def _admit(self, tx: StaticState, units: int, now: float) -> Worked:
         """Work out, on behalf of this broker's clients, what some of their steps change."""
         operations: dict[int, Operation] = {}
         numbers: dict[int, tuple[int, int]] = {}
@@ -313,7 +313,11 @@ class Planning(Engine):
         return Worked(self._admitted(Hop(""), part, now), units, more)
 
     def _admit_step(
-        self, tx: Tx, at: int, operations: dict[int, Operation], numbers: dict[int, tuple[int, int]]
+        self,
+        tx: StaticState,
+        at: int,
+        operations: dict[int, Operation],
+        numbers: dict[int, tuple[int, int]],
     ) -> int:
         """Work out what one step changes. Returns the units that it took.
 
@@ -341,13 +345,13 @@ class Planning(Engine):
             words.looked_at = 0
         return units
 
-    def _numbered(self, tx: Tx, step: Step) -> tuple[int, int]:
+    def _numbered(self, tx: StaticState, step: Step) -> tuple[int, int]:
         """The life and number of a publication: only its own client knows which come next there."""
         hop = client_hop(step.client)
         own = step.seq if step.client == tx.id[0] else 0
         return self.broker.life_of(hop), own or PLANNED + self.broker.next_number(hop)
 
-    def _check_free(self, tx: Tx, undo: Undo) -> None:
+    def _check_free(self, tx: StaticState, undo: Undo) -> None:
         """Raises OperationError if somebody undecided uses the same words."""
         client = undo.operation.client
         other = reserved_by_others(self.broker, tx.id, undo.operation)
@@ -378,7 +382,7 @@ class Planning(Engine):
             raise ProtocolError(f"{source} refuses {tx_text(tx.id)} and admits steps of it")
         return self._admitted(source, admitted, now)
 
-    def _check_answer(self, source: Hop, tx: Tx, admitted: Admitted) -> None:
+    def _check_answer(self, source: Hop, tx: StaticState, admitted: Admitted) -> None:
         edge, name = admitted.edge, tx_text(tx.id)
         if edge not in tx.unanswered or tx.towards.get(edge, source) != source:
             raise ProtocolError(f"{source} answers for {edge} in {name}, which it may not")
@@ -389,7 +393,7 @@ class Planning(Engine):
             if tx.edges.get(operation.client) != edge:
                 raise ProtocolError(f"{edge} admits a step of {operation.client} in {name}")
 
-    def check_complete(self, tx: Tx, edge: str = "") -> None:
+    def check_complete(self, tx: StaticState, edge: str = "") -> None:
         """Raises ProtocolError if a step was not admitted by its edge broker, or not as it is; all
         steps have to be read. With `edge` only those of that broker's clients are looked at."""
         for at, step in enumerate(tx.steps):
@@ -420,17 +424,17 @@ class Planning(Engine):
             tx.unanswered.discard(admitted.edge)
         effects = self._send(self._beyond(tx, source), admitted)
         if tx.at_edge and (admitted.code or not tx.unanswered):
-            decide = Decide(tx.id, not admitted.code, admitted.code, admitted.reason)
+            decide = DecidePlan(tx.id, not admitted.code, admitted.code, admitted.reason)
             effects += self.spread(tx, decide, now)
         return effects
 
     # --- small things ---
 
-    def _beyond(self, tx: Tx, source: Hop) -> tuple[Hop, ...]:
+    def _beyond(self, tx: StaticState, source: Hop) -> tuple[Hop, ...]:
         """The neighbours in the span on the far side from the source."""
         return tuple(hop for hop in tx.span if hop != source)
 
-    def _send(self, hops: tuple[Hop, ...], message: AnyBetween | UnreadPlan) -> list[Effect]:
+    def _send(self, hops: tuple[Hop, ...], message: AnyStaticMessage | UnreadPlan) -> list[Effect]:
         if not hops:
             return []
         return [Send(hops, engine_message(self.name, static_state.unread.encode(message)))]
@@ -438,7 +442,7 @@ class Planning(Engine):
     def _tell(self, hop: Hop, message: ToClient) -> Effect:
         return Send((hop,), engine_message(self.name, to_client.encode(message)))
 
-    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+    def _trace(self, kind: Any, tx: StaticState, now: float) -> list[Effect]:
         if not self.broker.trace:
             return []
         outcome = {"finished": "committed", "planned": ""}.get(tx.status, tx.status)
@@ -450,7 +454,7 @@ class Planning(Engine):
         ]
 
 
-def _invalid_point(tx: Tx) -> str:
+def _invalid_point(tx: StaticState) -> str:
     """Why a publication of a plan is none, if so."""
     for step in tx.steps:
         if step.kind in ("pub", "tcm"):

@@ -18,11 +18,11 @@ from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, Step, Submit, TransactionMessage, TxID
 from padres_tx.protocol.admission import ClientWords
-from padres_tx.protocol.broker_messages import Answer, Ask, Between, CodeText, ReasonText
+from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, CodeText, ReasonText
 from padres_tx.protocol.outcomes import EndedTx
 
 
-class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
+class Plan(BrokerMessage, frozen=True, array_like=True, gc=False, tag=50):
     tx: TxID
     steps: tuple[Step, ...]
     #: The edge broker of each client, as the coordinator's edge broker knows it.
@@ -31,7 +31,7 @@ class Plan(Between, frozen=True, array_like=True, gc=False, tag=50):
     deadline_s: float = 0.0
 
 
-class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
+class Admitted(BrokerMessage, frozen=True, array_like=True, gc=False, tag=51):
     """What the steps of the clients at one edge broker change, by position; or why not.
 
     Of a long plan it comes in parts, slice by slice; only the last one is the vote.
@@ -48,35 +48,37 @@ class Admitted(Between, frozen=True, array_like=True, gc=False, tag=51):
     more: bool = False
 
 
-class Decide(Between, frozen=True, array_like=True, gc=False, tag=52):
+class DecidePlan(BrokerMessage, frozen=True, array_like=True, gc=False, tag=52):
     tx: TxID
     committed: bool
     code: CodeText = ""
     reason: ReasonText = ""
 
 
-class Complete(Between, frozen=True, array_like=True, gc=False, tag=53):
+class Complete(BrokerMessage, frozen=True, array_like=True, gc=False, tag=53):
     """An (un-)advertisement is everywhere, with all that it triggered."""
 
     tx: TxID
     step: int
 
 
-class Decided(Between, frozen=True, array_like=True, gc=False, tag=54):
+class PlanCarriedOut(BrokerMessage, frozen=True, array_like=True, gc=False, tag=54):
     """It is carried out here, behind here, and outside the span where that was told of it."""
 
     tx: TxID
 
 
-class Settled(Between, frozen=True, array_like=True, gc=False, tag=55):
+class PlanSettled(BrokerMessage, frozen=True, array_like=True, gc=False, tag=55):
     """It is carried out everywhere: who reads it in one place finds it in all."""
 
     tx: TxID
 
 
-AnyBetween: TypeAlias = Plan | Admitted | Decide | Complete | Decided | Settled | Ask | Answer
+AnyStaticMessage: TypeAlias = (
+    Plan | Admitted | DecidePlan | Complete | PlanCarriedOut | PlanSettled | Ask | Answer
+)
 
-codec: StructCodec[Any] = StructCodec(FromClient | AnyBetween)
+codec: StructCodec[Any] = StructCodec(FromClient | AnyStaticMessage)
 
 
 # --- plans that are read step by step ---
@@ -90,7 +92,7 @@ class UnreadSubmit(TransactionMessage, frozen=True, array_like=True, gc=False, t
     steps: tuple[msgspec.Raw, ...]
 
 
-class UnreadPlan(Between, frozen=True, array_like=True, gc=False, tag=50):
+class UnreadPlan(BrokerMessage, frozen=True, array_like=True, gc=False, tag=50):
     """A `Plan` whose steps are not decoded yet; they go on to the next broker as they are."""
 
     tx: TxID
@@ -103,7 +105,7 @@ _READ_LATER: dict[Any, Any] = {Submit: UnreadSubmit, Plan: UnreadPlan}
 
 #: The same messages for who reads plans step by step (`steps`).
 unread: StructCodec[Any] = StructCodec(
-    reduce(operator.or_, (_READ_LATER.get(t, t) for t in get_args(FromClient | AnyBetween)))
+    reduce(operator.or_, (_READ_LATER.get(t, t) for t in get_args(FromClient | AnyStaticMessage)))
 )
 
 steps: StructCodec[Step] = StructCodec(Step)
@@ -127,11 +129,11 @@ class Preparation:
 
     __slots__ = ("tx",)
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: StaticState) -> None:
         self.tx = tx
 
 
-class Tx:
+class StaticState:
     """One static transaction at one broker of its span."""
 
     def __init__(

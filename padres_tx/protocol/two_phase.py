@@ -7,7 +7,8 @@ The coordinator's edge broker asks for votes and owns the decision:
     Decide    floods; each broker makes the changes count or undoes them, hands over the
               publications of a commit and tells its clients. Decided converges, and then Forget
               floods: nobody needs the state before.
-    Doom      goes to the coordinator's edge at any time: this transaction cannot be carried out.
+    AbortRequest goes to the coordinator's edge at any time: this transaction cannot be carried
+              out.
 
 A broker that was restarted knows nothing of a transaction: it votes no, and has no objection to
 any decision.
@@ -16,13 +17,14 @@ any decision.
 then what is not decided, so as a rule its decision comes first. Where it does not come, because a
 link or a broker on the way is down, a broker waits OVERDUE_AFTER_S more and then acts by itself:
 
-    Before its yes it aborts the transaction, for itself and all behind it, and sends Doom. There is
-    still one outcome. A commit needs the yes of every broker (`_answer`: the edge decides when no
-    vote is awaited, and a broker says yes when it has one from all behind it). This broker has not
-    said yes, and will not: the transaction is closed here, and Prepare finds it so. So every other
-    decision is an abort, too: by Doom, by the deadline, or because the edge broker has gone. Those
-    behind have this broker as their only way to the coordinator, and take its word as ever, whether
-    they had said yes or not. When the decision comes after all, it is only acknowledged.
+    Before its yes it aborts the transaction, for itself and all behind it, and sends AbortRequest.
+    There is still one outcome. A commit needs the yes of every broker (`_answer`: the edge decides
+    when no vote is awaited, and a broker says yes when it has one from all behind it). This broker
+    has not said yes, and will not: the transaction is closed here, and Prepare finds it so. So
+    every other decision is an abort, too: by AbortRequest, by the deadline, or because the edge
+    broker has gone. Those behind have this broker as their only way to the coordinator, and take
+    its word as ever, whether they had said yes or not. When the decision comes after all, it is
+    only acknowledged.
 
     After its yes it may not: the others may have committed. It tells its clients (InDoubt) which
     broker they wait for, and waits. Nothing but the decision ends that, or a neighbour that has
@@ -67,10 +69,10 @@ from padres_tx.client_messages import (
 from padres_tx.protocol import inspection
 from padres_tx.protocol.broker_messages import Answer, Ask, shortened
 from padres_tx.protocol.dynamic_messages import (
-    AnyBetween,
+    AbortRequest,
+    AnyDynamicMessage,
     Decide,
     Decided,
-    Doom,
     Fenced,
     Forget,
     Op,
@@ -78,7 +80,7 @@ from padres_tx.protocol.dynamic_messages import (
     Vote,
     codec,
 )
-from padres_tx.protocol.dynamic_state import YES, Tx, Verdict
+from padres_tx.protocol.dynamic_state import YES, DynamicState, Verdict
 from padres_tx.protocol.outcomes import EndedTx, Outcomes
 from padres_tx.protocol.questions import Questions
 
@@ -96,8 +98,8 @@ PHASES: dict[type, tuple[str, ...]] = {
     Vote: ("preparing",),
 }
 
-#: The vote of a broker that has sent Doom, which says why.
-DOOMED = Verdict("doomed", "a broker has found that it cannot be carried out")
+#: The vote of a broker that has sent AbortRequest, which says why.
+ABORT_REQUESTED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
 
 class TwoPhaseCommit(Engine):
@@ -106,9 +108,9 @@ class TwoPhaseCommit(Engine):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.routing = broker.routing
-        self.txs: dict[TxID, Tx] = {}
+        self.txs: dict[TxID, DynamicState] = {}
         #: Those that were asked for their votes and are not decided here.
-        self.preparing: dict[TxID, Tx] = {}
+        self.preparing: dict[TxID, DynamicState] = {}
         self.ended = Outcomes()
         self.questions = Questions(self)
         #: The method for each type of message; an engine adds its own.
@@ -118,7 +120,7 @@ class TwoPhaseCommit(Engine):
             Decide: self._decide_here,
             Decided: self._decided,
             Forget: self._forget,
-            Doom: self._doomed,
+            AbortRequest: self._abort_requested,
             Ask: self._asked,
             Answer: self._answered,
             AskOutcome: self._asked,
@@ -127,28 +129,28 @@ class TwoPhaseCommit(Engine):
     # --- what an engine decides (isolation) ---
 
     @abstractmethod
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         """This broker's own vote: YES, a no with its reason, or None for not yet.
 
         Called when Prepare comes, and after None again whenever another transaction of this engine
         is decided here.
         """
 
-    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+    def accepts_yes(self, tx: DynamicState, neighbour: Hop) -> Verdict:
         """Whether a neighbour's yes counts here: YES, or a no with its reason.
 
         Called when the yes comes, for the neighbour and all brokers behind it. By default it does.
         """
         return YES
 
-    def confirms_yes(self, tx: Tx) -> Verdict:
+    def confirms_yes(self, tx: DynamicState) -> Verdict:
         """Whether this broker can stand by its own yes: YES, or a no with its reason.
 
         Called after `judge` has said yes, whenever the yes might be sent. By default it can.
         """
         return YES
 
-    def voted_yes(self, tx: Tx) -> None:
+    def voted_yes(self, tx: DynamicState) -> None:
         """This broker sends its yes, for itself and all behind it: others may commit from now on.
 
         Not called at the coordinator's edge broker, which decides. By default nothing happens.
@@ -156,17 +158,17 @@ class TwoPhaseCommit(Engine):
         return
 
     @abstractmethod
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         """Make the changes of a transaction count here, or undo them, as `tx.status` says.
 
         Called once, when the decision comes, before it is passed on.
         """
 
     @abstractmethod
-    def ended_here(self, tx: Tx, decide: Decide, now: float) -> None:
+    def ended_here(self, tx: DynamicState, decide: Decide, now: float) -> None:
         """This broker, the coordinator's edge, has decided. Called before `decided`."""
 
-    def is_carried_out(self, tx: Tx) -> bool:
+    def is_carried_out(self, tx: DynamicState) -> bool:
         """Whether this broker has carried the decision out, and may say so (Decided).
 
         Called when all brokers behind this one have said so. If not, the engine calls
@@ -174,12 +176,12 @@ class TwoPhaseCommit(Engine):
         """
         return True
 
-    def forgotten(self, tx: Tx, now: float) -> list[Effect]:
+    def forgotten(self, tx: DynamicState, now: float) -> list[Effect]:
         """Every broker has carried the decision out: drop the transaction, now or later."""
         del self.txs[tx.id]
         return []
 
-    def is_bound(self, tx: Tx) -> bool:
+    def is_bound(self, tx: DynamicState) -> bool:
         """Whether other brokers may commit without hearing from this broker again.
 
         Called when the deadline has passed; if not, this broker aborts the transaction by itself.
@@ -188,7 +190,7 @@ class TwoPhaseCommit(Engine):
         """
         return tx.voted and tx.verdict == YES
 
-    def doubt(self, tx: Tx) -> str:
+    def doubt(self, tx: DynamicState) -> str:
         """Why clients of this broker have to wait for the decision, as a person is told."""
         return f"voted yes, waits for {self.decision_path(tx)}"
 
@@ -197,7 +199,7 @@ class TwoPhaseCommit(Engine):
 
     # --- preparing ---
 
-    def prepare(self, tx: Tx, now: float) -> list[Effect]:
+    def prepare(self, tx: DynamicState, now: float) -> list[Effect]:
         """The coordinator wants the commit and all operations are done: ask for the votes."""
         return self._prepare(tx.upstream, Prepare(tx.id), now)
 
@@ -220,9 +222,9 @@ class TwoPhaseCommit(Engine):
         # Forwarded before this broker has made up its mind: waiting happens side by side.
         return [*self.send(self.others(tx), prepare), *self._look_again(tx, now)]
 
-    def _look_again(self, tx: Tx, now: float) -> list[Effect]:
+    def _look_again(self, tx: DynamicState, now: float) -> list[Effect]:
         if tx.status == "preparing" and tx.verdict is None:
-            tx.verdict = DOOMED if tx.doomed else self.judge(tx)
+            tx.verdict = ABORT_REQUESTED if tx.abort_requested else self.judge(tx)
         return self._answer(tx, now)
 
     def _voted(self, source: Hop, vote: Vote, now: float) -> list[Effect]:
@@ -239,7 +241,7 @@ class TwoPhaseCommit(Engine):
             tx.verdict = verdict
         return self._answer(tx, now)
 
-    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+    def _answer(self, tx: DynamicState, now: float) -> list[Effect]:
         """Vote, or at the coordinator's edge decide: a no at once, a yes when all have said so."""
         if tx.verdict == YES and not tx.voted:
             tx.verdict = self.confirms_yes(tx)
@@ -258,22 +260,26 @@ class TwoPhaseCommit(Engine):
 
     # --- the decision ---
 
-    def doom(self, tx: Tx, code: str, reason: str, now: float, *, to: str = "") -> list[Effect]:
+    def request_abort(
+        self, tx: DynamicState, code: str, reason: str, now: float, *, to: str = ""
+    ) -> list[Effect]:
         """The transaction cannot be carried out: abort it, or tell who can.
 
         `to` is the client whose transaction or operation it has lost to, if one is known.
         """
-        if tx.doomed or not tx.open:
+        if tx.abort_requested or not tx.open:
             return []
-        tx.doomed = True
+        tx.abort_requested = True
         reason = shortened(reason)
         if tx.at_edge:
             return self.spread(tx, Decide(tx.id, False, code, reason, to), now)
-        return self.send((tx.upstream,), Doom(tx.id, code, reason, to))
+        return self.send((tx.upstream,), AbortRequest(tx.id, code, reason, to))
 
-    def _doomed(self, source: Hop, doom: Doom, now: float) -> list[Effect]:
-        tx = self.txs.get(doom.tx)
-        return self.doom(tx, doom.code, doom.reason, now, to=doom.to) if tx is not None else []
+    def _abort_requested(self, source: Hop, request: AbortRequest, now: float) -> list[Effect]:
+        tx = self.txs.get(request.tx)
+        if tx is None:
+            return []
+        return self.request_abort(tx, request.code, request.reason, now, to=request.to)
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
@@ -313,7 +319,7 @@ class TwoPhaseCommit(Engine):
             )
         return self.questions.decided(decide.tx, now)
 
-    def spread(self, tx: Tx, decide: Decide, now: float) -> list[Effect]:
+    def spread(self, tx: DynamicState, decide: Decide, now: float) -> list[Effect]:
         """Make a decision count here, and pass it on."""
         assert tx.open, "a decision is final"
         tx.ended = self.ended.add(
@@ -354,7 +360,7 @@ class TwoPhaseCommit(Engine):
         effects += self.broker.release(now)
         return effects + self.acknowledge(tx, now)
 
-    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+    def _deliver(self, tx: DynamicState, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for hop, pub in tx.deliveries:
             if self.broker.trace:
@@ -373,7 +379,7 @@ class TwoPhaseCommit(Engine):
         tx.awaited.discard(source)
         return self.acknowledge(tx, now)
 
-    def acknowledge(self, tx: Tx, now: float) -> list[Effect]:
+    def acknowledge(self, tx: DynamicState, now: float) -> list[Effect]:
         """When all behind this broker have the decision, say so; at the edge, that was all."""
         if not self.is_carried_out(tx):
             return []
@@ -403,7 +409,7 @@ class TwoPhaseCommit(Engine):
 
     # --- a side that is cut off from the coordinator's edge broker ---
 
-    def left_s(self, tx: Tx, now: float) -> float:
+    def left_s(self, tx: DynamicState, now: float) -> float:
         """What is left of a deadline, at the coordinator's edge broker."""
         return max(tx.deadline_at - now, 0.0)
 
@@ -417,7 +423,7 @@ class TwoPhaseCommit(Engine):
         delay_s = deadline_s + OVERDUE_AFTER_S
         return [SetTimer(f"{self.name}/{tx_text(tx_id)}", delay_s)] if deadline_s else []
 
-    def overdue(self, tx: Tx, now: float) -> list[Effect]:
+    def overdue(self, tx: DynamicState, now: float) -> list[Effect]:
         """The deadline has passed and the decision has not come: end it here, or say why not."""
         if self.is_bound(tx):
             if tx.in_doubt:
@@ -427,12 +433,12 @@ class TwoPhaseCommit(Engine):
             return [self.tell(hop, told) for hop in tx.words]
         reason = shortened(f"not decided by its deadline: {self.decision_path(tx)}")
         effects: list[Effect] = []
-        if not tx.doomed:
-            effects += self.send((tx.upstream,), Doom(tx.id, "deadline", reason))
+        if not tx.abort_requested:
+            effects += self.send((tx.upstream,), AbortRequest(tx.id, "deadline", reason))
         tx.gave_up = True
         return effects + self.spread(tx, Decide(tx.id, False, "deadline", reason), now)
 
-    def decision_path(self, tx: Tx) -> str:
+    def decision_path(self, tx: DynamicState) -> str:
         """Where the decision has to come from, as a person is told."""
         missing = inspection.missing(self.broker.reach, [tx.upstream])
         decider = self._decider(tx)
@@ -441,7 +447,7 @@ class TwoPhaseCommit(Engine):
             way += f" via {tx.upstream}"
         return f"{way}; {missing}" if missing else way
 
-    def _decider(self, tx: Tx) -> str:
+    def _decider(self, tx: DynamicState) -> str:
         home = self.routing.crt.get(ClientName(tx.id[0]))
         return str(home.edge) if home is not None else f"the broker of {tx.id[0]}"
 
@@ -468,31 +474,31 @@ class TwoPhaseCommit(Engine):
 
     # --- small things ---
 
-    def others(self, tx: Tx) -> tuple[Hop, ...]:
+    def others(self, tx: DynamicState) -> tuple[Hop, ...]:
         """The neighbours on the far side from the coordinator."""
         return tuple(hop for hop in self.routing.neighbours if hop != tx.upstream)
 
     @staticmethod
-    def check_phase(source: Hop, tx: Tx, message: AnyBetween) -> None:
+    def check_phase(source: Hop, tx: DynamicState, message: AnyDynamicMessage) -> None:
         """Raises ProtocolError if a neighbour may not send that of a transaction now (`PHASES`)."""
         if tx.status not in PHASES[type(message)]:
             kind = type(message).__name__
             raise ProtocolError(f"{source} sent {kind} for {tx_text(tx.id)}, which is {tx.status}")
 
     @staticmethod
-    def check_awaited(source: Hop, tx: Tx, message: AnyBetween) -> None:
+    def check_awaited(source: Hop, tx: DynamicState, message: AnyDynamicMessage) -> None:
         """Raises ProtocolError if a neighbour answers what it was not asked, or a second time."""
         if source not in tx.awaited:
             kind = type(message).__name__
             raise ProtocolError(f"{source} sent {kind} for {tx_text(tx.id)}, and was not asked")
 
-    def _known(self, tx_id: TxID, source: Hop) -> Tx:
+    def _known(self, tx_id: TxID, source: Hop) -> DynamicState:
         tx = self.txs.get(tx_id)
         if tx is None or tx.upstream != source:
             raise ProtocolError(f"{source} does not speak for {tx_text(tx_id)}")
         return tx
 
-    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+    def send(self, hops: tuple[Hop, ...], message: AnyDynamicMessage) -> list[Effect]:
         if not hops:
             return []
         return [Send(hops, engine_message(self.name, codec.encode(message)))]
@@ -500,7 +506,7 @@ class TwoPhaseCommit(Engine):
     def tell(self, hop: Hop, message: ToClient) -> Effect:
         return Send((hop,), engine_message(self.name, to_client.encode(message)))
 
-    def _trace(self, kind: Any, tx: Tx, now: float) -> list[Effect]:
+    def _trace(self, kind: Any, tx: DynamicState, now: float) -> list[Effect]:
         if not self.broker.trace:
             return []
         outcome = "" if tx.open else tx.status

@@ -16,7 +16,7 @@ from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol.dynamic import Dynamic
 from padres_tx.protocol.dynamic_messages import Decide
-from padres_tx.protocol.dynamic_state import Tx
+from padres_tx.protocol.dynamic_state import DynamicState
 
 
 class _EndsAlone(Dynamic):
@@ -24,14 +24,14 @@ class _EndsAlone(Dynamic):
 
     _is_overdue = False
 
-    def overdue(self, tx: Tx, now: float) -> list[Effect]:
+    def overdue(self, tx: DynamicState, now: float) -> list[Effect]:
         self._is_overdue = True
         try:
             return super().overdue(tx, now)
         finally:
             self._is_overdue = False
 
-    def is_bound(self, tx: Tx) -> bool:
+    def is_bound(self, tx: DynamicState) -> bool:
         return not self._is_overdue and super().is_bound(tx)
 
     def _decide_here(self, source: Hop, decide: Decide, now: float) -> list[Effect]:

@@ -19,7 +19,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import static_state
 from padres_tx.protocol.compensation import Undo
-from padres_tx.protocol.dynamic import YES, Tx, Verdict
+from padres_tx.protocol.dynamic import YES, DynamicState, Verdict
 
 
 class _HidesHeld(Broker):
@@ -67,7 +67,7 @@ class Overtakes(STx):
         broker.__class__ = _HidesHeld
         super().__init__(broker)
 
-    def _check_free(self, tx: static_state.Tx, undo: Undo) -> None:
+    def _check_free(self, tx: static_state.StaticState, undo: Undo) -> None:
         with _held_hidden(self.broker):
             super()._check_free(tx, undo)
 
@@ -78,7 +78,7 @@ class Overtakes(STx):
 class CountsEveryYes(DTx):
     """A neighbour's yes counts, even if an operation that came from there before it is held."""
 
-    def accepts_yes(self, tx: Tx, neighbour: Hop) -> Verdict:
+    def accepts_yes(self, tx: DynamicState, neighbour: Hop) -> Verdict:
         return YES
 
 

@@ -24,7 +24,7 @@ from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import static_state
-from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
+from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
 from padres_tx.protocol.dynamic_messages import Decide, Decided
 from proofs.checkers import AnomalyKind
 from proofs.faults import absent_broker_bugs, held_operation_bugs, slicing_bugs
@@ -85,7 +85,7 @@ class StartsNextEarlyDTxNI(_StartsNextEarly, DTxNI):
 class ReversesPlan(STx):
     """Carries out a plan in reverse order."""
 
-    def _next(self, tx: static_state.Tx) -> int:
+    def _next(self, tx: static_state.StaticState) -> int:
         at = max(at for at in tx.order if at not in tx.started)
         tx.started.add(at)
         return at
@@ -97,7 +97,7 @@ class ReversesPlan(STx):
 class _DropsDeliveries(Dynamic):
     """Delivers only the first of several publications."""
 
-    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+    def _deliver(self, tx: DynamicState, now: float) -> list[Effect]:
         del tx.deliveries[1:]
         return super()._deliver(tx, now)
 
@@ -110,7 +110,7 @@ class _DeliversEarly(Dynamic):
     """Delivers publications as they arrive, before the decision."""
 
     def _publish(
-        self, tx: Tx, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
+        self, tx: DynamicState, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool
     ) -> list[Effect]:
         effects = super()._publish(tx, source, pub, task, now, tcm=tcm)
         effects += self._deliver(tx, now)
@@ -125,7 +125,7 @@ class DeliversEarlyDTxNI(_DeliversEarly, DTxNI):
 class KeepsInSpan(STx):
     """Sends no publication to brokers outside its span."""
 
-    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_state.StaticState, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return [_without_brokers(e) if isinstance(e, Send) else e for e in effects]
 
@@ -157,17 +157,17 @@ class FlipsDecisionDTxNI(_FlipsDecision, DTxNI):
 class AbortsAlone(DTxNI):
     """A side that a restart cuts off from the coordinator aborts without asking."""
 
-    def cut_off(self, tx: Tx, reason: str, now: float) -> list[Effect]:
+    def cut_off(self, tx: DynamicState, reason: str, now: float) -> list[Effect]:
         return self.spread(tx, Decide(tx.id, False, "broker", reason), now)
 
 
 class FlipsDecisionSTx(STx):
     """A broker in the middle forwards a commit as an abort."""
 
-    def _decide(self, source: Hop, decide: static_state.Decide, now: float) -> list[Effect]:
+    def _decide(self, source: Hop, decide: static_state.DecidePlan, now: float) -> list[Effect]:
         tx = self.txs.get(decide.tx)
         if tx is not None and decide.committed and self._beyond(tx, source):
-            decide = static_state.Decide(decide.tx, False, "split", "injected")
+            decide = static_state.DecidePlan(decide.tx, False, "split", "injected")
         return super()._decide(source, decide, now)
 
 
@@ -191,7 +191,7 @@ class KeepsMarksDTx(DTx):
 class UndoesNothing(DTxNI):
     """Undoes nothing."""
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         self.reserved.release(tx.id)
         return []
 
@@ -199,7 +199,9 @@ class UndoesNothing(DTxNI):
 class ExecutesAbortedPlan(STx):
     """Carries out the operations of an aborted plan that were admitted here."""
 
-    def spread(self, tx: static_state.Tx, decide: static_state.Decide, now: float) -> list[Effect]:
+    def spread(
+        self, tx: static_state.StaticState, decide: static_state.DecidePlan, now: float
+    ) -> list[Effect]:
         admitted = list(self.reserved.of(tx.id))
         effects = super().spread(tx, decide, now)
         for undo in admitted if not decide.committed else ():
@@ -254,7 +256,7 @@ class DivergesSTx(_Diverges, STx):
 class _WithholdsNo(Dynamic):
     """A broker that would vote no sends nothing, and deadlines never pass."""
 
-    def _answer(self, tx: Tx, now: float) -> list[Effect]:
+    def _answer(self, tx: DynamicState, now: float) -> list[Effect]:
         if tx.verdict is not None and tx.verdict.code:
             return []
         return super()._answer(tx, now)
@@ -290,7 +292,7 @@ class WithholdsRefusal(STx):
 class _DeliversTwice(Dynamic):
     """Delivers every publication twice."""
 
-    def _deliver(self, tx: Tx, now: float) -> list[Effect]:
+    def _deliver(self, tx: DynamicState, now: float) -> list[Effect]:
         return super()._deliver(tx, now) * 2
 
 
@@ -305,7 +307,7 @@ class DeliversTwiceDTxNI(_DeliversTwice, DTxNI):
 class SendsTwiceSTx(STx):
     """Sends every publication twice."""
 
-    def _publish(self, tx: static_state.Tx, at: int, now: float) -> list[Effect]:
+    def _publish(self, tx: static_state.StaticState, at: int, now: float) -> list[Effect]:
         effects = super()._publish(tx, at, now)
         return effects + [effect for effect in effects if isinstance(effect, Send)]
 
@@ -325,7 +327,7 @@ class _Everything(Seen):
 class SeesEverything(DTx):
     """Reads the tables without a snapshot, including undecided changes."""
 
-    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+    def begun(self, tx: DynamicState, undecided: tuple[TxID, ...]) -> None:
         super().begun(tx, undecided)
         self._views[tx.id] = _Everything(())
 
@@ -336,7 +338,7 @@ class SeesEverything(DTx):
 class NeverValidates(DTx):
     """Every broker votes yes."""
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         return YES
 
 

@@ -21,8 +21,8 @@ from overlay.tables.versions import Seen, Versions
 from padres_tx.client_messages import Look, TxID
 from padres_tx.engines.d_tx import CONFLICT, DTx
 from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.protocol.dynamic import YES, Dynamic, OpTask, Tx, Verdict
-from padres_tx.protocol.dynamic_messages import AnyBetween, Init, Op, Prepare
+from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
+from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, Init, Op, Prepare
 
 #: The origin of an operation that was already acknowledged.
 NOWHERE = Hop("")
@@ -43,12 +43,14 @@ class PrintedAcknowledgements(DTx):
         self._outcome: Outcome | None = None
 
     def carry_out(
-        self, tx: Tx, source: Hop, operation: Operation, task: OpTask, now: float
+        self, tx: DynamicState, source: Hop, operation: Operation, task: OpTask, now: float
     ) -> list[Effect]:
         self._handled = task
         return super().carry_out(tx, source, operation, task, now)
 
-    def applied(self, tx: Tx, source: Hop, operation: Operation, outcome: Outcome) -> None:
+    def applied(
+        self, tx: DynamicState, source: Hop, operation: Operation, outcome: Outcome
+    ) -> None:
         self._outcome = outcome
 
     def _finished(self, task: OpTask, now: float) -> list[Effect]:
@@ -93,13 +95,13 @@ class PrintedIsolation(DTx):
         self._bases: dict[TxID, tuple[TxID, ...]] = {}
         self._buffered: dict[TxID, Hop] = {}
 
-    def start(self, tx: Tx, now: float) -> list[Effect]:
+    def start(self, tx: DynamicState, now: float) -> list[Effect]:
         latest = tuple(self._order[-1:])
         self.begun(tx, latest)
         init = Init(tx.id, tx.age, latest)
         return [*self._trace("begin", tx, now), *self.send(self.others(tx), init)]
 
-    def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+    def begun(self, tx: DynamicState, undecided: tuple[TxID, ...]) -> None:
         super().begun(tx, ())
         base = undecided  # The message carries it in this field.
         seen = self._order[: self._order.index(base[0]) + 1] if base else []
@@ -113,12 +115,12 @@ class PrintedIsolation(DTx):
             return []
         return super()._prepare(source, prepare, now)
 
-    def _is_behind(self, tx: Tx) -> bool:
+    def _is_behind(self, tx: DynamicState) -> bool:
         base = self._bases[tx.id]
         others = (o for o in self.txs.values() if o.open and self._bases.get(o.id) == base)
         return any(other.id < tx.id for other in others)
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         view = self._views[tx.id]
         for other, wrote in self._wrote.items():
             if not view.includes(other) and any(
@@ -127,7 +129,7 @@ class PrintedIsolation(DTx):
                 return Verdict(CONFLICT, "a publication would be routed differently now")
         return YES
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         if tx.status == "committed":
             self._order.append(tx.id)
         effects = super().decided(tx, now)
@@ -143,7 +145,7 @@ class PrintedIsolation(DTx):
 class OwnReads(DTx):
     """Validates only a transaction's own reads, against committed and prepared writes."""
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         view = self._views[tx.id]
         rivals = [wrote for other, wrote in self._wrote.items() if not view.includes(other)]
         rivals += [other.footprint for other in self._preparing() if other is not tx]
@@ -160,7 +162,7 @@ class VotesOfThoseConcerned(DTx):
         super().__init__(broker)
         self._concerned: dict[TxID, list[Hop]] = {}
 
-    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+    def send(self, hops: tuple[Hop, ...], message: AnyDynamicMessage) -> list[Effect]:
         if isinstance(message, Op):
             self._concerned.setdefault(message.tx, []).extend(hops)
         return super().send(hops, message)
@@ -176,14 +178,14 @@ class VotesOfThoseConcerned(DTx):
         tx.awaited = set(asked)
         return [*self.send(asked, prepare), *self._look_again(tx, now)]
 
-    def is_bound(self, tx: Tx) -> bool:
+    def is_bound(self, tx: DynamicState) -> bool:
         return True  # A broker that is not asked takes whatever the others decide.
 
 
 class UnreadLooks(DTx):
     """An answer from the client's own state, such as NotHeld, is not validated as a read."""
 
-    def looked(self, tx: Tx, hop: Hop, look: Look) -> Verdict:
+    def looked(self, tx: DynamicState, hop: Hop, look: Look) -> Verdict:
         return YES
 
 
@@ -200,7 +202,7 @@ class UnheldOperations(DTx):
 class DropAtCommit(DTx):
     """A commit drops at once what it supersedes."""
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         effects = super().decided(tx, now)
         if tx.status == "committed":
             self.routing.fold(tx.id)
@@ -264,6 +266,6 @@ class Overtaken(DTxNI):
 class CompensationInOrder(DTxNI):
     """§6.2: operations are compensated in their original order."""
 
-    def decided(self, tx: Tx, now: float) -> list[Effect]:
+    def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         self.reserved.of(tx.id).reverse()
         return super().decided(tx, now)

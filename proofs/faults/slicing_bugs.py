@@ -30,7 +30,7 @@ class LetsOperationsPass(STx):
 class ReportsWhenDoneHere(STx):
     """Clients learn the outcome of a long plan when their own broker has carried it out."""
 
-    def _finish(self, tx: static_state.Tx, now: float) -> list[Effect]:
+    def _finish(self, tx: static_state.StaticState, now: float) -> list[Effect]:
         if tx.complete and tx.status == "committed":
             tx.long = False
         return super()._finish(tx, now)

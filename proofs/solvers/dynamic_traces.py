@@ -36,12 +36,12 @@ from overlay.tables.routing import Outcome
 from overlay.trace import Record
 from padres_tx.client_messages import Begin, Step, TxID, tx_text
 from padres_tx.engines.d_tx import DTx
-from padres_tx.protocol.dynamic import Tx
+from padres_tx.protocol.dynamic import DynamicState
 from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
     Acked,
     Decide,
     Decided,
-    Doom,
     Forget,
     Init,
     Op,
@@ -97,7 +97,7 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
                 run.received.append(ReceivedMessage(source, self.broker.name, message))
             return super().receive(source, body, now)
 
-        def begun(self, tx: Tx, undecided: tuple[TxID, ...]) -> None:
+        def begun(self, tx: DynamicState, undecided: tuple[TxID, ...]) -> None:
             run.footprints[self.broker.name, tx.id] = tx.footprint
             run.ages[tx.id] = tx.age
             super().begun(tx, undecided)
@@ -251,7 +251,7 @@ def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
     names = known.txs
     by_age = sorted(run.ages, key=lambda tx: (run.ages[tx], tx))
     edges = {t.message.tx: t.dest for t in run.received if isinstance(t.message, Begin)}
-    doomed = {t.message.tx for t in run.received if isinstance(t.message, Doom)}
+    doomed = {t.message.tx for t in run.received if isinstance(t.message, AbortRequest)}
 
     def at_broker(broker: str) -> dict[str, Footprint]:
         """All footprints at a broker, by the names of their transactions and operations."""
@@ -365,7 +365,7 @@ def log(run: RecordedDynamicRun) -> list[str]:
                 text = f'"decided", "{names[tx]}"'
             case Forget(tx):
                 text = f'"forget", "{names[tx]}"'
-            case Doom(tx):
+            case AbortRequest(tx):
                 text = f'"doom", "{names[tx]}"'
             case _:
                 raise AssertionError(f"{message} is not in the specification")

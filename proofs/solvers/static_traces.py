@@ -38,10 +38,10 @@ from padres_tx.engines.s_tx import STx
 from padres_tx.protocol.static_state import (
     Admitted,
     Complete,
-    Decide,
-    Decided,
+    DecidePlan,
     Plan,
-    Settled,
+    PlanCarriedOut,
+    PlanSettled,
     codec,
 )
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
@@ -246,13 +246,13 @@ def log(run: RecordedStaticRun) -> list[str]:
                 text = '"plan"'
             case Admitted(_, edge, _, _, code):
                 text = f'"admitted", "{edge}", {"FALSE" if code else "TRUE"}'
-            case Decide(_, committed):
+            case DecidePlan(_, committed):
                 text = f'"decide", {"TRUE" if committed else "FALSE"}'
             case Complete(_, step):
                 text = f'"complete", {step + 1}'
-            case Decided():
+            case PlanCarriedOut():
                 text = '"decided"'
-            case Settled():
+            case PlanSettled():
                 text = '"settled"'
             case _:
                 raise AssertionError(f"{message} is not in the specification")
@@ -287,7 +287,7 @@ def corruptions(lines: Sequence[str]) -> dict[str, list[str]]:
         "an answer turned round": replaced(
             lines, admitted, lines[admitted].replace("TRUE", "FALSE")
         ),
-        "a Settled before Decided": replaced(
+        "a PlanSettled before PlanCarriedOut": replaced(
             replaced(lines, decided, lines[settled]), settled, lines[decided]
         ),
         "an acknowledgement left out": unanswered(lines, '"op", "adv", "Q"'),

@@ -20,7 +20,7 @@ from overlay.identity import Lives
 from overlay.messages import Join
 from padres_tx.client_messages import Abort, Commit, Step, TxID
 from padres_tx.engines.d_tx import DTx
-from padres_tx.protocol.dynamic import Tx
+from padres_tx.protocol.dynamic import DynamicState
 from proofs.faults.early_fences import FencesSome
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.aftermath import known, leftovers
@@ -161,7 +161,7 @@ def test_what_a_broker_leaves_behind_comes_to_an_end_everywhere(engine: str) -> 
 class FencesAtB3(DTx):
     """Gives a fence to whoever begins at B3."""
 
-    def grants_fence(self, tx: Tx, now: float) -> bool:
+    def grants_fence(self, tx: DynamicState, now: float) -> bool:
         return self.broker.name == "B3"
 
 

@@ -64,9 +64,9 @@ NAMES = ("E", "D", "F", "C", "Z", "B2", "")
 BODIES = {
     engine: (*get_args(between_brokers), *get_args(client_messages.FromClient))
     for engine, between_brokers in [
-        ("d-tx", dynamic_messages.AnyBetween),
-        ("d-tx-ni", dynamic_messages.AnyBetween),
-        ("s-tx", static_state.AnyBetween),
+        ("d-tx", dynamic_messages.AnyDynamicMessage),
+        ("d-tx-ni", dynamic_messages.AnyDynamicMessage),
+        ("s-tx", static_state.AnyStaticMessage),
     ]
 }
 CODECS = {
@@ -196,10 +196,10 @@ class Forger:
             return engine, [
                 plan,
                 static_state.Admitted(tx, "B1", operations, numbers),
-                static_state.Decide(tx, committed),
+                static_state.DecidePlan(tx, committed),
                 *completes,
-                static_state.Decided(tx),
-                static_state.Settled(tx),
+                static_state.PlanCarriedOut(tx),
+                static_state.PlanSettled(tx),
             ]
         ops = [self.struct(dynamic_messages.Op) for _ in range(tape.choose(4))]
         fences: list[Any] = []

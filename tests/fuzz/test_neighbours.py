@@ -31,9 +31,9 @@ from overlay.wire import codec
 from padres_tx.client_messages import Abort, Began, Begin, Commit, Ended, Step, Submit, from_client
 from padres_tx.protocol import static_state
 from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
     Acked,
     Decide,
-    Doom,
     Fence,
     Fenced,
     Forget,
@@ -190,7 +190,7 @@ def test_a_neighbour_that_plans_for_our_client() -> None:
 def test_a_transaction_of_a_client_behind_another_neighbour_is_not_passed_on() -> None:
     one = middle("d-tx")
     said = one.hear("B1", Init(("C", 0, 9), 1))
-    assert [(each.to, type(each.message)) for each in said] == [("B1", Doom)]
+    assert [(each.to, type(each.message)) for each in said] == [("B1", AbortRequest)]
     one = middle("s-tx")
     said = one.hear("B1", Plan(("C", 0, 9), (Step("C", "sub", P),), {"C": "B3"}))
     assert [(each.to, each.message.code) for each in said] == [("B1", "refused")]
@@ -295,7 +295,7 @@ def test_a_reason_of_any_length_fits_in_the_next_message() -> None:
     one = middle("d-tx")
     one.hear("B1", Init(TX, 1))
     with pytest.raises(ProtocolError, match="undecodable"):
-        one.hear("B3", Doom(TX, "conflict", "x" * 2000))
+        one.hear("B3", AbortRequest(TX, "conflict", "x" * 2000))
     tx = one.begin("E")
     said = one.say("E", Abort(tx, "because " * 10_000))
     (told,) = of_kind(said, Decide, "B1")
@@ -318,7 +318,7 @@ def test_a_commit_without_the_answers_of_all() -> None:
     """Nobody knows what its steps change."""
     one = planned(Step("F", "sub", P), Step("E", "sub", P))
     with pytest.raises(ProtocolError, match="before all have answered"):
-        one.hear("B1", static_state.Decide(TX, True))
+        one.hear("B1", static_state.DecidePlan(TX, True))
     assert works(one)
 
 
@@ -327,7 +327,7 @@ def test_a_commit_of_what_this_broker_has_refused() -> None:
     one.hear("B1", Plan(TX, (Step("E", "sub", P),), {"F": "B1", "E": "B2", "Z": "B1"}))
     one.hear("B1", Admitted(TX, "B1", {}))
     with pytest.raises(ProtocolError, match="before all have answered"):
-        one.hear("B1", static_state.Decide(TX, True))
+        one.hear("B1", static_state.DecidePlan(TX, True))
     assert works(one)
 
 
@@ -395,7 +395,7 @@ def test_a_long_plan_whose_answers_do_not_fit_its_steps() -> None:
     one.hear("B1", Plan(TX, (Step("F", "sub", P),) * 3, edges))
     one.hear("B1", Admitted(TX, "B1", {}))
     one.hear("B3", Admitted(TX, "B3", {}))
-    one.hear("B1", static_state.Decide(TX, True))
+    one.hear("B1", static_state.DecidePlan(TX, True))
     while "work" in one.timers:
         one.ring("work")
     assert one.closed == ["B1"]

@@ -23,10 +23,10 @@ from padres_tx.client_messages import (
 )
 from padres_tx.engines.d_tx import DTx
 from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
     Acked,
     Decide,
     Decided,
-    Doom,
     Forget,
     Init,
     Op,
@@ -136,7 +136,7 @@ def test_a_transaction_keeps_the_age_of_its_first_attempt(engine: str) -> None:
     one.hear("B1", Init(OTHER, 17))
     tx, said = one.begun("D")
     assert of_kind(said, Began)[0].age == 18, "what comes later is younger"
-    one.hear("B1", Doom(tx, "conflict", "lost", "F1"))
+    one.hear("B1", AbortRequest(tx, "conflict", "lost", "F1"))
     _, said = one.begun("A")
     assert of_kind(said, Began)[0].age == 19
     _, said = one.begun("D", age=18)
@@ -675,9 +675,9 @@ def test_what_cannot_be_done_here_dooms_it_at_its_coordinators_broker(engine: st
     said = one.hear("B1", Op(TX, 5, pub=publication(), tcm=True))
     frame = of_kind(said, Tcm, "@D")[0].frame
     said = one.say("D", Finish(TX, frame, "I will not"))
-    assert [(to, doom.code, doom.reason) for to, doom in said if isinstance(doom, Doom)] == [
-        ("B1", "participant", "D: I will not")
-    ]
+    assert [
+        (to, doom.code, doom.reason) for to, doom in said if isinstance(doom, AbortRequest)
+    ] == [("B1", "participant", "D: I will not")]
     assert not of_kind(said, Acked)
 
 
@@ -685,7 +685,7 @@ def test_what_cannot_be_done_here_dooms_it_at_its_coordinators_broker(engine: st
 def test_the_coordinators_broker_aborts_what_is_doomed(engine: str) -> None:
     one = middle(engine)
     tx = one.begin("D", sub("D", Q))
-    said = one.hear("B3", Doom(tx, "participant", "A2: no"))
+    said = one.hear("B3", AbortRequest(tx, "participant", "A2: no"))
     assert decisions(said) == [("B1", False), ("B3", False)]
     assert of_kind(said, Ended, "@D")[0].reason == "A2: no"
 

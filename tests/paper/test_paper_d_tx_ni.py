@@ -8,10 +8,10 @@ from __future__ import annotations
 from overlay.messages import Done, Operation, Pub
 from padres_tx.client_messages import Abort, Commit, Ended, Operate, Step, TxID
 from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
     Acked,
     Decide,
     Decided,
-    Doom,
     Forget,
     Init,
     Op,
@@ -198,8 +198,8 @@ def test_an_abort_does_not_wait_behind_it() -> None:
     one, _ = between()
     one.hear("B1", Init(TX, 1))
     one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 5, P)))
-    doom = Doom(TX, "left", "E3 has left")
-    assert to_whom(one.hear("B3", doom), Doom) == ["B1"]
+    doom = AbortRequest(TX, "left", "E3 has left")
+    assert to_whom(one.hear("B3", doom), AbortRequest) == ["B1"]
 
 
 def test_who_says_nonsense_behind_it_loses_its_own_link() -> None:
@@ -218,7 +218,7 @@ def test_what_waits_of_a_neighbour_that_was_restarted_is_forgotten() -> None:
     one.hear("B3", Op(TX, 0, Operation(0, "sub", "E3", 5, P)))
     one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 5, Q)))
     said = one.see(one.broker.link_reset("B3", 0.0))  # type: ignore[arg-type]
-    assert "B1" in to_whom(said, Doom)
+    assert "B1" in to_whom(said, AbortRequest)
     assert one.wanted_by(class_="p") == [] and "B1: E1 adv [class,eq,'q']" in one.tables()["srt"]
     assert of_kind(one.hear("B1", Decide(TX, False, "broker", "so")), Decide, "B3")
 

@@ -12,7 +12,7 @@ from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
 from padres_tx.client_messages import Abort, Begin, Commit, Ended, Finish, Operated, Step, Tcm
 from padres_tx.protocol.dynamic_messages import Acked, Init, Op
-from padres_tx.protocol.static_state import Admitted, Complete, Decide, Plan
+from padres_tx.protocol.static_state import Admitted, Complete, DecidePlan, Plan
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.protocol.steps import adv, box, pub, sub, tcm, usub
 
@@ -357,7 +357,7 @@ def test_a_static_one_waits_for_what_its_advertisement_triggers() -> None:
     )
     assert to_whom(said, Plan) == ["B1"]
     said = one.hear("B1", Admitted(tx, "B1", {2: Operation(0, "sub", "A2", 1, Q)}))
-    assert of_kind(said, Decide)[0].committed
+    assert of_kind(said, DecidePlan)[0].committed
     assert order(one) == ["adv E"], "the publication waits"
     asked = [(to, op.req) for to, op in said if isinstance(op, Operation)]
     assert [to for to, _ in asked] == ["B1", "B3"]

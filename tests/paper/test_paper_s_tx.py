@@ -13,7 +13,14 @@ import pytest
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
 from padres_tx.client_messages import Abort, Applied, Effective, Ended, Step
-from padres_tx.protocol.static_state import Admitted, Complete, Decide, Decided, Plan, Settled
+from padres_tx.protocol.static_state import (
+    Admitted,
+    Complete,
+    DecidePlan,
+    Plan,
+    PlanCarriedOut,
+    PlanSettled,
+)
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.protocol.steps import box
 
@@ -105,7 +112,7 @@ def test_an_operation_is_processed_when_all_before_it_are() -> None:
     )
     one.hear("B1", Plan(TX, steps, _edges("E", "D", "A")))
     one.hear("B1", Admitted(TX, "B1", {}))
-    said = one.hear("B1", Decide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     assert order(one) == ["usub D", "sub A", "pub E"]
     assert pubs(said, "A") == [{"class": "p", "n": 1}] and not pubs(said, "D")
 
@@ -116,7 +123,7 @@ def test_it_waits_for_an_advertisement_from_elsewhere_and_goes_on_with_it() -> N
     steps = (Step("A1", "adv", Q), Step("D", "sub", Q, after=(0,)), Step("A", "sub", P))
     one.hear("B1", Plan(TX, steps, _edges("A1", "D", "A")))
     one.hear("B1", Admitted(TX, "B1", {0: Operation(0, "adv", "A1", 1, Q)}))
-    one.hear("B1", Decide(TX, True))
+    one.hear("B1", DecidePlan(TX, True))
     assert order(one) == ["sub A"], "what does not depend on it does not wait"
     one.send("B1", Operation(4, "adv", "A1", 1, Q))  # It comes as a plain one does,
     assert order(one) == ["sub A"]
@@ -146,7 +153,7 @@ def test_outside_the_span_an_operation_goes_as_a_plain_one_and_nothing_waits() -
     said = one.hear("B1", Plan(TX, (Step("A1", "sub", Q), Step("A3", "sub", P)), _edges("A3")))
     one.hear("B1", Admitted(TX, "B1", {0: sub_of("A1", Q)}))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3", P)}))
-    said = one.hear("B1", Decide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     plain = [(to, op) for to, op in said if isinstance(op, Operation)]
     stored = [(to, op.kind, op.client) for to, op in plain if op.store]
     assert stored == [("B4", "sub", "A1")], "B4 may publish q and is in no span"
@@ -162,7 +169,7 @@ def test_a_publication_goes_once_to_clients_and_once_out_of_the_span() -> None:
     one.hear("B1", Plan(TX, steps, _edges("E", "A3")))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3", Q)}))
     one.hear("B1", Admitted(TX, "B1", {}))
-    said = one.hear("B1", Decide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     assert [to for to, message in said if isinstance(message, Pub)] == ["@D", "B4"]
 
 
@@ -181,12 +188,12 @@ def test_a_tcm_must_reach_who_is_to_act_on_it() -> None:
 def test_the_coordinators_broker_decides_when_every_edge_has_answered() -> None:
     one = star()
     tx, said = one.submit("E", Step("A1", "sub", P), Step("A3", "sub", P))
-    assert not of_kind(said, Decide)
+    assert not of_kind(said, DecidePlan)
     said = one.hear("B1", Admitted(tx, "B1", {0: sub_of("A1")}))
     assert to_whom(said, Admitted) == ["B3"], "the others in the span need to know it"
-    assert not of_kind(said, Decide)
+    assert not of_kind(said, DecidePlan)
     said = one.hear("B3", Admitted(tx, "B3", {1: sub_of("A3")}))
-    assert [(to, d.committed) for to, d in said if isinstance(d, Decide)] == [
+    assert [(to, d.committed) for to, d in said if isinstance(d, DecidePlan)] == [
         ("B1", True),
         ("B3", True),
     ]
@@ -197,9 +204,9 @@ def test_one_refusal_aborts_it_everywhere() -> None:
     before = one.tables()
     tx, _ = one.submit("E", Step("A1", "usub", P), Step("D", "usub", P))
     said = one.hear("B1", Admitted(tx, "B1", {}, {}, "not-held", "A1 holds no part"))
-    assert [(to, d.committed) for to, d in said if isinstance(d, Decide)] == [("B1", False)]
+    assert [(to, d.committed) for to, d in said if isinstance(d, DecidePlan)] == [("B1", False)]
     assert of_kind(said, Ended, "@E")[0].reason == "A1 holds no part"
-    one.hear("B1", Decided(tx))
+    one.hear("B1", PlanCarriedOut(tx))
     assert one.tables() == before and one.at_rest, "nothing was done, nothing is to be undone"
 
 
@@ -208,11 +215,13 @@ def test_the_acknowledgements_are_gathered_on_their_way_back() -> None:
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A3", "sub", P)), _edges("D", "A3")))
     one.hear("B3", Admitted(TX, "B3", {1: sub_of("A3")}))
     one.hear("B1", Admitted(TX, "B1", {}))
-    said = one.hear("B1", Decide(TX, True))
-    assert to_whom(said, Decide) == ["B3"] and not of_kind(said, Decided)
-    assert one.hear("B3", Decided(TX)) == [], "B1 was told of an operation, and has not answered"
-    assert one.acknowledged(said)[-1] == Said("B1", Decided(TX))
-    assert one.hear("B1", Settled(TX)) == [Said("B3", Settled(TX))]
+    said = one.hear("B1", DecidePlan(TX, True))
+    assert to_whom(said, DecidePlan) == ["B3"] and not of_kind(said, PlanCarriedOut)
+    assert one.hear("B3", PlanCarriedOut(TX)) == [], (
+        "B1 was told of an operation, and has not answered"
+    )
+    assert one.acknowledged(said)[-1] == Said("B1", PlanCarriedOut(TX))
+    assert one.hear("B1", PlanSettled(TX)) == [Said("B3", PlanSettled(TX))]
     assert one.at_rest
 
 
@@ -221,14 +230,14 @@ def test_the_coordinator_learns_the_commit_and_when_it_is_applied_everywhere() -
     tx, _ = one.submit("E", Step("A1", "sub", P))
     said = one.hear("B1", Admitted(tx, "B1", {0: sub_of("A1")}))
     assert of_kind(said, Ended, "@E")[0].committed and not of_kind(said, Applied)
-    assert to_whom(one.hear("B1", Decided(tx)), Applied) == ["@E"]
+    assert to_whom(one.hear("B1", PlanCarriedOut(tx)), Applied) == ["@E"]
 
 
 def test_clients_learn_which_words_were_said_for_them() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     one.hear("B1", Admitted(TX, "B1", {}))
-    said = one.hear("B1", Decide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     assert of_kind(said, Ended, "@D")[0].words == (Effective("usub", P, 2),)
     assert of_kind(said, Ended, "@A")[0].words == (Effective("sub", P, 1),)
 
@@ -238,7 +247,7 @@ def test_the_coordinator_may_abort_until_it_is_decided() -> None:
     tx, _ = one.submit("E", Step("A1", "sub", P))
     said = one.say("E", Abort(tx, "no longer"))
     assert of_kind(said, Ended, "@E")[0].reason == "no longer"
-    assert [d.committed for d in of_kind(said, Decide)] == [False]
+    assert [d.committed for d in of_kind(said, DecidePlan)] == [False]
 
 
 def test_a_broker_that_does_not_answer_costs_the_transaction_its_deadline() -> None:
@@ -256,8 +265,8 @@ def test_a_client_that_leaves_after_the_vote_does_not_split_the_outcome() -> Non
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     one.leaves("A")
     one.hear("B1", Admitted(TX, "B1", {}))
-    one.acknowledged(one.hear("B1", Decide(TX, True)))
-    one.hear("B1", Settled(TX))
+    one.acknowledged(one.hear("B1", DecidePlan(TX, True)))
+    one.hear("B1", PlanSettled(TX))
     assert one.wanted_by(class_="p") == [] and one.at_rest
 
 
@@ -268,7 +277,7 @@ def test_words_that_are_planned_are_nobody_elses_until_the_decision() -> None:
     _, said = one.submit("D", Step("D", "usub", P))
     assert of_kind(said, Ended, "@D")[0].code == "conflict"
     one.hear("B1", Admitted(TX, "B1", {}))
-    one.hear("B1", Decide(TX, True))
+    one.hear("B1", DecidePlan(TX, True))
     assert one.wanted_by(class_="p") == ["@D"], "and comes after it"
 
 
@@ -276,7 +285,7 @@ def test_only_the_coordinators_side_decides() -> None:
     one = star()
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A3", "sub", P)), _edges("D", "A3")))
     with pytest.raises(ProtocolError, match="B3 does not decide A1:0:7"):
-        one.hear("B3", Decide(TX, True))
+        one.hear("B3", DecidePlan(TX, True))
 
 
 def _edges(*clients: str) -> dict[str, str]:

@@ -336,7 +336,7 @@ def test_a_client_that_speaks_as_a_broker(engine: str) -> None:
     if engine == "s-tx":
         messages = [
             static_state.Plan(tx, (), {}),
-            static_state.Decide(tx, True),
+            static_state.DecidePlan(tx, True),
             static_state.Complete(tx, 0),
         ]
     for message in messages:

@@ -22,7 +22,7 @@ from padres_tx.client_messages import Operated, Step, tx_text
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import DTxNI
 from padres_tx.protocol.dynamic import Dynamic
-from padres_tx.protocol.dynamic_messages import AnyBetween, Op
+from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, Op
 from padres_tx.registry import broker_factories
 from proofs.checkers import check
 from proofs.faults.paper_rules import Overtaken
@@ -67,7 +67,7 @@ class Counting(DTx):
 
     requests: ClassVar[Counter[str]] = Counter()
 
-    def send(self, hops: tuple[Hop, ...], message: AnyBetween) -> list[Effect]:
+    def send(self, hops: tuple[Hop, ...], message: AnyDynamicMessage) -> list[Effect]:
         if isinstance(message, Op) and message.req:
             kind = "tcm" if message.operation is None else message.operation.kind
             self.requests[kind] += 1

@@ -21,7 +21,7 @@ from overlay.hosts.simulator import Tape
 from overlay.messages import Hop
 from padres_tx.client_messages import Abort, Began, Commit, Ended, Look, Step, TxID, tx_text
 from padres_tx.engines.d_tx import DTx
-from padres_tx.protocol.dynamic import Tx
+from padres_tx.protocol.dynamic import DynamicState
 from padres_tx.protocol.validation.losses import (
     FENCE_AFTER,
     FENCE_LIMIT_S,
@@ -48,7 +48,7 @@ RIVALS = ("plain", "d-tx", "d-tx-ni", "s-tx")
 class FencesVictims(DTx):
     """Gives every victim a fence at once."""
 
-    def grants_fence(self, tx: Tx, now: float) -> bool:
+    def grants_fence(self, tx: DynamicState, now: float) -> bool:
         return tx.id[0].startswith("V")
 
 

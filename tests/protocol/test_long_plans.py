@@ -19,7 +19,14 @@ from overlay.messages import BrokerName, Done, Leave, Operation, Pub
 from padres_tx.client_messages import DEPENDENCY_LIMIT, Abort, Applied, Ended, Step
 from padres_tx.engines.s_tx import STx
 from padres_tx.protocol import planning
-from padres_tx.protocol.static_state import Admitted, Complete, Decide, Decided, Plan, Settled
+from padres_tx.protocol.static_state import (
+    Admitted,
+    Complete,
+    DecidePlan,
+    Plan,
+    PlanCarriedOut,
+    PlanSettled,
+)
 from proofs.faults.slicing_bugs import ReportsWhenDoneHere
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
@@ -88,10 +95,10 @@ def test_the_coordinators_broker_decides_when_all_parts_have_come() -> None:
     tx, _ = one.submit("E", Step("A1", "sub", P), Step("A1", "sub", Q))
     work(one)
     first = Operation(0, "sub", "A1", 1, P)
-    assert not of_kind(one.hear("B1", Admitted(tx, "B1", {0: first}, more=True)), Decide)
+    assert not of_kind(one.hear("B1", Admitted(tx, "B1", {0: first}, more=True)), DecidePlan)
     second = Operation(0, "sub", "A1", 2, Q)
     said = one.hear("B1", Admitted(tx, "B1", {1: second})) + work(one)
-    assert [decide.committed for decide in of_kind(said, Decide)] == [True]
+    assert [decide.committed for decide in of_kind(said, DecidePlan)] == [True]
     assert applied(one) == ["sub A1", "sub A1"]
 
 
@@ -131,9 +138,9 @@ def test_a_plan_that_comes_after_its_coordinator_has_left_is_refused_and_forgott
     assert "left" in [admitted.code for admitted in of_kind(said, Admitted, "B1")]
     refusal = Admitted(TX, "B3", {}, code="left", reason="A1 not connected")
     assert to_whom(one.hear("B3", refusal), Admitted) == ["B1"]
-    said = one.hear("B1", Decide(TX, False, "left", "A1 not connected")) + work(one)
-    assert to_whom(said, Decide) == ["B3"]
-    assert to_whom(one.hear("B3", Decided(TX)), Decided) == ["B1"]
+    said = one.hear("B1", DecidePlan(TX, False, "left", "A1 not connected")) + work(one)
+    assert to_whom(said, DecidePlan) == ["B3"]
+    assert to_whom(one.hear("B3", PlanCarriedOut(TX)), PlanCarriedOut) == ["B1"]
     assert one.tables() == before and one.at_rest
 
 
@@ -146,7 +153,7 @@ def test_a_client_that_leaves_while_its_steps_are_admitted_is_refused() -> None:
     (answer,) = of_kind(said, Admitted, "B1")
     assert (answer.code, answer.reason) == ("left", "A not connected")
     work(one)
-    one.hear("B1", Decide(TX, False))
+    one.hear("B1", DecidePlan(TX, False))
     work(one)
     assert one.wanted_by(class_="q") == []
 
@@ -208,11 +215,11 @@ def test_what_would_take_too_long_is_refused(
 def test_clients_hear_nothing_of_it_until_it_is_carried_out_everywhere() -> None:
     one = star()
     handover(one)
-    said = one.hear("B1", Decide(TX, True)) + work(one)
+    said = one.hear("B1", DecidePlan(TX, True)) + work(one)
     assert applied(one) == ["sub A", "usub D", "sub A"]
     assert not of_kind(said, Ended) and not pubs(said, "A")
-    assert Said("B1", Decided(TX)) in one.acknowledged(said)
-    said = one.hear("B1", Settled(TX))
+    assert Said("B1", PlanCarriedOut(TX)) in one.acknowledged(said)
+    said = one.hear("B1", PlanSettled(TX))
     assert [type(message) for to, message in said if to == "@A"] == [Pub, Ended]
     assert pubs(said, "A") == [{"class": "p"}]
     assert sorted(to_whom(said, Ended)) == ["@A", "@D", "@E"]
@@ -224,9 +231,9 @@ def test_a_client_that_has_left_meanwhile_is_told_nothing_of_it() -> None:
     """It may be connecting again under its name, and holds nothing of its former life."""
     one = star()
     handover(one)
-    one.acknowledged(one.hear("B1", Decide(TX, True)) + work(one))
+    one.acknowledged(one.hear("B1", DecidePlan(TX, True)) + work(one))
     one.leaves("D")
-    said = one.hear("B1", Settled(TX)) + work(one)
+    said = one.hear("B1", PlanSettled(TX)) + work(one)
     assert sorted(to_whom(said, Ended)) == ["@A", "@E"]
 
 
@@ -237,7 +244,7 @@ def test_the_coordinator_hears_the_outcome_before_it_hears_that_it_is_applied() 
     one.hear("B1", Admitted(tx, "B1", {2: Operation(0, "sub", "A1", 1, Q)}))
     said = one.acknowledged(work(one))
     assert not of_kind(said, Ended)
-    said = one.hear("B1", Decided(tx)) + work(one)
+    said = one.hear("B1", PlanCarriedOut(tx)) + work(one)
     kinds = [type(message) for to, message in said if to == "@E"]
     assert kinds == [Ended, Applied]
 
@@ -245,9 +252,9 @@ def test_the_coordinator_hears_the_outcome_before_it_hears_that_it_is_applied() 
 def test_its_words_stay_reserved_until_then() -> None:
     one = star()
     handover(one)
-    one.acknowledged(one.hear("B1", Decide(TX, True)) + work(one))
+    one.acknowledged(one.hear("B1", DecidePlan(TX, True)) + work(one))
     assert one.send("@D", Operation(90, "sub", "D", 90, P)) == [], "a plain one waits"
-    one.hear("B1", Settled(TX))
+    one.hear("B1", PlanSettled(TX))
     work(one)
     assert one.wanted_by(class_="p") == ["@A", "@D"], "and comes after it"
 
@@ -255,7 +262,7 @@ def test_its_words_stay_reserved_until_then() -> None:
 def test_publications_go_on_between_two_slices() -> None:
     one = star(slice=1)
     handover(one)
-    one.hear("B1", Decide(TX, True))
+    one.hear("B1", DecidePlan(TX, True))
     while applied(one) != ["sub A"]:
         one.ring(WORK)
     said = one.send("@E", Pub("E", 70, {"class": "p"}))
@@ -266,7 +273,7 @@ def test_an_advertisement_of_a_neighbour_in_the_span_waits_for_the_steps_before_
     """It was sent when the neighbour had carried them out; a subscription of others passes."""
     one = star(slice=1)
     handover(one)
-    one.hear("B1", Decide(TX, True))
+    one.hear("B1", DecidePlan(TX, True))
     one.send("B1", Operation(6, "sub", "A1", 2, P))
     assert "B1" in one.wanted_by(class_="p")
     assert one.send("B1", Operation(5, "adv", "A1", 1, Q)) == [] and len(one.broker.held) == 1
@@ -280,7 +287,7 @@ def test_publications_of_a_neighbour_come_behind_its_operations_that_wait() -> N
     """They may be of one transaction; of other neighbours they pass."""
     one = star(slice=1)
     handover(one)
-    one.hear("B1", Decide(TX, True))
+    one.hear("B1", DecidePlan(TX, True))
     one.send("B1", Operation(5, "adv", "A1", 1, Q))
     assert one.send("B1", Pub("A1", 2, {"class": "p"})) == []
     assert pubs(one.send("B3", Pub("A3", 2, {"class": "p"})), "D")
@@ -294,12 +301,12 @@ def test_a_neighbour_that_is_restarted_between_two_slices() -> None:
     work(one)
     one.hear("B1", Admitted(TX, "B1", {}))
     one.hear("B3", Admitted(TX, "B3", {1: Operation(0, "sub", "A3", 1, Q)}))
-    said = one.hear("B1", Decide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     said += one.see(one.broker.link_reset(BrokerName("B3"), 0.0))
     said = one.acknowledged(each for each in said + work(one) if each.to != "B3")
     assert applied(one) == ["sub A", "usub D"], "without the client that was lost with it"
-    assert to_whom(said, Decided) == ["B1"] and to_whom(said, Complete) == ["B1"]
-    one.hear("B1", Settled(TX))
+    assert to_whom(said, PlanCarriedOut) == ["B1"] and to_whom(said, Complete) == ["B1"]
+    one.hear("B1", PlanSettled(TX))
     work(one)
     assert one.wanted_by(class_="p") == ["@A"] and one.at_rest
 

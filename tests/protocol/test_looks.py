@@ -18,7 +18,7 @@ from padres_tx.client.session import Notification
 from padres_tx.client_messages import Ended, Finish, Look, Operate, Tcm
 from padres_tx.errors import TooManyRequests, TransactionAborted, TransactionFinished
 from padres_tx.looks import LOOKS_LIMIT
-from padres_tx.protocol.dynamic_messages import Acked, Decide, Doom, Init, Op, Prepare, Vote
+from padres_tx.protocol.dynamic_messages import AbortRequest, Acked, Decide, Init, Op, Prepare, Vote
 from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.dispatching_clients import (
     DYNAMIC,
@@ -55,7 +55,7 @@ def listening() -> OneBroker:
 
 
 def dooms(told: list[Said]) -> list[tuple[str, str]]:
-    return [(doom.code, doom.reason) for doom in of_kind(told, Doom, "B1")]
+    return [(doom.code, doom.reason) for doom in of_kind(told, AbortRequest, "B1")]
 
 
 def votes(one: OneBroker, frame: int) -> list[str]:

@@ -14,10 +14,10 @@ from overlay.errors import ProtocolError
 from overlay.messages import BrokerName, Done, Operation, Pub, Reachability, client_hop
 from padres_tx.client_messages import DEADLINE_LIMIT_S, Ended, Finish, InDoubt, Tcm, tx_text
 from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
     Acked,
     Decide,
     Decided,
-    Doom,
     Fence,
     Forget,
     Init,
@@ -25,8 +25,7 @@ from padres_tx.protocol.dynamic_messages import (
     Prepare,
     Vote,
 )
-from padres_tx.protocol.static_state import Admitted, Plan
-from padres_tx.protocol.static_state import Decide as StaticDecide
+from padres_tx.protocol.static_state import Admitted, DecidePlan, Plan
 from padres_tx.protocol.two_phase import OVERDUE_AFTER_S
 from proofs.checkers import check
 from proofs.faults.absent_broker_bugs import (
@@ -107,7 +106,7 @@ def test_a_fence_brings_the_deadline_too() -> None:
     one.hear("B1", Fence(TX, 1, LIMIT_S))
     assert one.timers == {timer("d-tx"): LIMIT_S + OVERDUE_AFTER_S}
     said = one.ring(timer("d-tx"))
-    assert of_kind(said, Decide, "B3") and of_kind(said, Doom, "B1")
+    assert of_kind(said, Decide, "B3") and of_kind(said, AbortRequest, "B1")
     assert not one.broker.engines["d-tx"].reserves(client_hop("D"), _plain("sub"))
 
 
@@ -132,7 +131,7 @@ def test_before_its_yes_it_ends_it_for_itself_and_all_behind(engine: str) -> Non
     one.see(one.broker.link_down(BrokerName("B1"), 0.0))
     said = one.ring(timer(engine))
     reason = "not decided by its deadline: the decision from B1; unreachable: B1 (no link from B2)"
-    assert Said("B1", Doom(TX, "deadline", reason)) in said
+    assert Said("B1", AbortRequest(TX, "deadline", reason)) in said
     assert Said("B3", Decide(TX, False, "deadline", reason)) in said
     assert Said("@D", Ended(TX, False, "deadline", reason)) in said
 
@@ -140,7 +139,7 @@ def test_before_its_yes_it_ends_it_for_itself_and_all_behind(engine: str) -> Non
 def test_the_reason_names_the_missing_broker_and_not_a_live_one() -> None:
     one, _, _ = called("d-tx")
     one.send("B1", Reachability("B1", "B9", False))
-    [doom] = of_kind(one.ring(timer("d-tx")), Doom)
+    [doom] = of_kind(one.ring(timer("d-tx")), AbortRequest)
     assert "unreachable: B9 (no link from B1)" in doom.reason
 
 
@@ -227,7 +226,7 @@ def test_a_plan_that_was_admitted_cannot_be_ended_alone() -> None:
     said = one.ring(timer("s-tx"))
     assert to_whom(said, InDoubt) == ["@D"]
     assert "waits for the decision from B1" in of_kind(said, InDoubt)[0].reason
-    said = one.hear("B1", StaticDecide(TX, True))
+    said = one.hear("B1", DecidePlan(TX, True))
     assert of_kind(said, Ended, "@D")[0].committed
     assert one.timers == {}
 

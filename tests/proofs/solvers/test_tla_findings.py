@@ -10,7 +10,7 @@ from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from padres_tx.client_messages import Step
 from padres_tx.engines.d_tx import DTx
-from padres_tx.protocol.dynamic import Tx, Verdict
+from padres_tx.protocol.dynamic import DynamicState, Verdict
 from proofs.checkers import check
 from proofs.faults.held_operation_bugs import CountsEveryYes
 from proofs.history import History
@@ -65,7 +65,7 @@ def test_s_tx_takes_back_an_entry_when_its_advertisement_is_gone() -> None:
 class IgnoresHeld(DTx):
     """Without "meets held": validation does not see the operations held at its broker."""
 
-    def judge(self, tx: Tx) -> Verdict | None:
+    def judge(self, tx: DynamicState) -> Verdict | None:
         held, self.broker._held = self.broker._held, deque()
         try:
             return super().judge(tx)
