@@ -47,8 +47,9 @@ DEADLINE_LIMIT_S = 3600.0
 
 
 #: The answer to a question for an outcome. "unknown": no broker that could be asked knows the
-#: transaction. "busy": too many questions are open.
-Standing: TypeAlias = Literal["committed", "aborted", "unknown", "busy"]
+#: transaction. "busy": too many questions are open. "waiting": the reply to a question that
+#: asks only why there is no answer yet.
+Standing: TypeAlias = Literal["committed", "aborted", "unknown", "busy", "waiting"]
 
 
 def tx_text(tx: TxID) -> str:
@@ -156,9 +157,14 @@ class Look(TransactionMessage, frozen=True, array_like=True, gc=False, tag=7):
 
 class AskOutcome(TransactionMessage, frozen=True, array_like=True, gc=False, tag=8):
     """Ask for the outcome of a transaction. Any client may ask, at any broker; answered by
-    `OutcomeReply` when it is decided."""
+    `OutcomeReply` when it is decided.
+
+    With `at_once` the reply is immediate and has the status "waiting"; its reason names the
+    brokers that are unreachable.
+    """
 
     tx: TxID
+    at_once: bool = False
 
 
 # --- to a client ---

@@ -29,6 +29,13 @@ class OutcomeLearned(EngineEvent, frozen=True):
     error: OverlayError | None = None
 
 
+class OutcomeAwaited(EngineEvent, frozen=True):
+    """Why the client waits: the brokers that its edge broker cannot reach; "" if there are none."""
+
+    tx: str
+    reason: str
+
+
 class OutcomeQuestions:
     """The questions of one client that are not answered yet."""
 
@@ -37,6 +44,8 @@ class OutcomeQuestions:
         #: By transaction: the engines that have not answered; and which of them still matter.
         self._asked: dict[str, set[str]] = {}
         self._open: set[str] = set()
+        #: The engine that was asked why there is no answer yet, for each transaction.
+        self._explaining: dict[str, str] = {}
 
     def ask(self, name: str, engine: str | None = None) -> tuple[str, list[Event]]:
         """Ask for the outcome; `OutcomeLearned` follows, at once if the client knows it.
@@ -71,6 +80,21 @@ class OutcomeQuestions:
                 events.append(SendMessage(client_messages.engine_message(each, body)))
         return name, events
 
+    def explain(self, name: str) -> list[Event]:
+        """Ask why an outcome does not come, or why not all brokers have applied it;
+        `OutcomeAwaited` follows."""
+        tx_id = parse_tx(name)
+        if tx_id is None or len(self._explaining) >= QUESTIONS_PER_CLIENT:
+            return []
+        known = self._transactions.get(tx_id)
+        engine = known.engine if known is not None else min(self._asked.get(name, ()), default="")
+        if not engine or not self._transactions.half(engine).remembers:
+            return []
+        self._explaining[name] = engine
+        ask = client_messages.AskOutcome(tx_id, at_once=True)
+        body = client_messages.from_client.encode(ask)
+        return [SendMessage(client_messages.engine_message(engine, body))]
+
     def _remembering(self) -> list[str]:
         """The package's own engines: a broker has these, and may not have others."""
         halves = (self._transactions.half(name) for name in registry.own_names())
@@ -79,8 +103,11 @@ class OutcomeQuestions:
     def answered(self, engine: str, outcome: client_messages.OutcomeReply) -> list[Event]:
         """An engine at the edge broker has answered. Raises ProtocolError if it was not asked."""
         name = tx_text(outcome.tx)
+        if outcome.status == "waiting" and self._explaining.get(name) == engine:
+            del self._explaining[name]
+            return [OutcomeAwaited(name, outcome.reason)]
         asked = self._asked.get(name, set())
-        if engine not in asked:
+        if engine not in asked or outcome.status == "waiting":
             raise ProtocolError(f"{engine} was not asked for {name}")
         asked.discard(engine)
         if not asked:

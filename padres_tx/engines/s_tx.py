@@ -127,6 +127,8 @@ class STx(PlanExecution):
                 return self._decided(source, message, now)
             case PlanSettled():
                 return self._settled(source, message, now)
+            case AskOutcome(at_once=True):
+                return self.questions.explain(source, message.tx)
             case Ask() | AskOutcome():
                 return self.questions.ask(source, message.tx, now)
             case Answer():

@@ -36,6 +36,7 @@ from padres_tx.client_messages import (
     to_client,
     tx_text,
 )
+from padres_tx.protocol import inspection
 from padres_tx.protocol.broker_messages import Answer, Ask, asking, shortened
 from padres_tx.protocol.outcomes import OUTCOME_AGE_S, EndedTx, Outcomes
 
@@ -127,6 +128,12 @@ class Questions:
         neighbours = engine.broker.routing.neighbours
         return self._put(asker, tx, tuple(hop for hop in neighbours if hop != asker), now)
 
+    def explain(self, asker: Hop, tx: TxID) -> list[Effect]:
+        """A client asks why it has no answer yet: name the brokers that are unreachable."""
+        broker = self._engine.broker
+        missing = inspection.missing(broker.reach, broker.routing.neighbours)
+        return self._reply(asker, Answer(tx, "waiting", reason=missing))
+
     def wonder(self, tx: TxID, upstream: Hop, now: float) -> list[Effect]:
         """The engine itself wants to know, from this neighbour; `Asked.learned` gets the answer."""
         question = self._open.setdefault(tx, Question())
@@ -161,7 +168,7 @@ class Questions:
     def answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
         """A neighbour answers. Raises ProtocolError if it was not asked."""
         asked = self._asked.get(source, {})
-        if answer.tx not in asked:
+        if answer.tx not in asked or answer.status == "waiting":
             raise ProtocolError(f"{source} was not asked for {tx_text(answer.tx)}")
         del asked[answer.tx]
         question = self._open.get(answer.tx)

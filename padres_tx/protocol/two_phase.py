@@ -454,6 +454,8 @@ class TwoPhaseCommit(Engine):
     # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
 
     def _asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
+        if isinstance(ask, AskOutcome) and ask.at_once:
+            return self.questions.explain(source, ask.tx)
         return self.questions.ask(source, ask.tx, now)
 
     def _answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:

@@ -529,3 +529,21 @@ def test_whenever_the_connection_is_lost_the_outcome_is_what_all_others_saw(
             assert told == {"committed"}, half
     assert seen >= {"unknown", "committed"}
     assert engine == "s-tx" or "aborted" in seen
+
+
+@pytest.mark.parametrize("engine", ["d-tx", "d-tx-ni", "s-tx"])
+def test_a_client_may_ask_what_it_waits_for(engine: str) -> None:
+    one = OneBroker(engine)
+    one.here("D")
+    assert one.say("D", AskOutcome(TX, at_once=True)) == [Said("@D", OutcomeReply(TX, "waiting"))]
+    one.see(one.broker.link_down(BrokerName("B3"), 0.0))
+    (told,) = of_kind(one.say("D", AskOutcome(TX, at_once=True)), OutcomeReply, "@D")
+    assert told.status == "waiting" and told.reason == "unreachable: B3 (no link from B2)"
+
+
+def test_no_neighbour_answers_that_it_waits() -> None:
+    one = OneBroker("d-tx")
+    one.here("D")
+    one.say("D", AskOutcome(TX))
+    with pytest.raises(ProtocolError):
+        one.hear("B1", Answer(TX, "waiting"))

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 from overlay.errors import OverlayError
 from overlay.filters import Filter, Value
 from overlay.wire.frames import FrameTooLarge
-from padres_tx.client.asking import OutcomeLearned
+from padres_tx.client.asking import OutcomeAwaited, OutcomeLearned
 from padres_tx.client.asyncio.callbacks import Callbacks, check_callable
 from padres_tx.client.asyncio.error_reports import ErrorReports
 from padres_tx.client.asyncio.futures import DrainedFuture, TransactionFutures, fail, succeed
@@ -68,6 +68,10 @@ OnDrained: TypeAlias = Callable[[DrainedTx], Awaitable[None] | None]
 
 F = TypeVar("F")
 
+#: The time that an edge broker has to name the missing brokers after a call has timed out. It knows
+#: them already, so a broker that needs longer is unreachable itself.
+EXPLAIN_TIMEOUT_S = 1.0
+
 logger = logging.getLogger("padres_tx")
 
 
@@ -88,6 +92,8 @@ class TransactionDriver:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         #: The answers to `outcome` that are awaited, by transaction.
         self._outcomes: dict[str, asyncio.Future[Result]] = {}
+        #: Calls that are about to time out and want to know what they waited for.
+        self._reasons: dict[str, asyncio.Future[str]] = {}
         requests.when_ended = self._connection_ended
         requests.handle(Answered, self._answered)
         requests.handle(SendForOperation, self._send)
@@ -99,6 +105,7 @@ class TransactionDriver:
         requests.handle(CommitDrained, self._drained_came)
         requests.handle(Doubt, self._in_doubt)
         requests.handle(OutcomeLearned, self._outcome_learned)
+        requests.handle(OutcomeAwaited, self._outcome_awaited)
 
     # --- calls of the handles ---
 
@@ -145,16 +152,18 @@ class TransactionDriver:
         futures = self.futures(tx)
         self._requests.carry_out(self.transactions.commit(tx))
         limit_s = tx.deadline_s + CALL_TIMEOUT_S
-        result = await self._within(limit_s, futures.decided, f"the outcome of {tx.name}")
+        what = f"the outcome of {tx.name}"
+        result = await self._within(limit_s, futures.decided, what, tx.name)
         if wait == "applied" and result.committed:
             what = f"all brokers to apply {tx.name}, which is committed"
-            await self._within(CALL_TIMEOUT_S, futures.applied, what)
+            await self._within(CALL_TIMEOUT_S, futures.applied, what, tx.name)
         return result
 
     async def abort(self, tx: ClientTransaction, reason: str) -> Result:
         """Abort a transaction and wait for the outcome; raises as `TransactionScope.abort` does."""
         futures = self.request_abort(tx, reason)
-        return await self._within(CALL_TIMEOUT_S, futures.decided, f"the outcome of {tx.name}")
+        what = f"the outcome of {tx.name}"
+        return await self._within(CALL_TIMEOUT_S, futures.decided, what, tx.name)
 
     def request_abort(self, tx: ClientTransaction, reason: str) -> TransactionFutures:
         """Ask for the abort without waiting."""
@@ -171,7 +180,7 @@ class TransactionDriver:
         if future is None:
             future = self._outcomes[name] = asyncio.get_running_loop().create_future()
         self._requests.carry_out(events)
-        return await self._within(timeout_s, future, f"the outcome of {name}")
+        return await self._within(timeout_s, future, f"the outcome of {name}", name)
 
     def scope(self, name: str) -> TransactionScope:
         """Where Table 2's calls act: in the handler that runs, or in a transaction of this client.
@@ -202,13 +211,35 @@ class TransactionDriver:
         """Await it to wait until a transaction is drained."""
         return DrainedFuture(self._callbacks, self.futures(tx))
 
-    async def _within(self, limit_s: float, future: asyncio.Future[F], what: str) -> F:
+    async def _within(self, limit_s: float, future: asyncio.Future[F], what: str, tx: str) -> F:
         try:
             with self._requests.waiter():
                 async with asyncio.timeout(limit_s):
                     return await asyncio.shield(future)
         except TimeoutError:
-            raise CallTimeout(f"timed out after {limit_s:g} s waiting for {what}") from None
+            reason = await self._explain(tx)
+            raise CallTimeout(f"timed out after {limit_s:g} s waiting for {what}{reason}") from None
+
+    async def _explain(self, tx: str) -> str:
+        """The brokers that are unreachable, for the error of a call that has timed out; "" if there
+        are none, or if the edge broker does not answer either."""
+        if self._requests.error is not None or self._requests.channel.full:
+            return ""
+        future = self._reasons.get(tx)
+        if future is None:
+            events = self.transactions.questions.explain(tx)
+            if not events:
+                return ""
+            future = self._reasons[tx] = asyncio.get_running_loop().create_future()
+            self._requests.carry_out(events)
+        try:
+            async with asyncio.timeout(EXPLAIN_TIMEOUT_S):
+                reason = await asyncio.shield(future)
+        except TimeoutError:
+            return ""
+        finally:
+            self._reasons.pop(tx, None)
+        return f"; {reason}" if reason else ""
 
     # --- events ---
 
@@ -323,6 +354,11 @@ class TransactionDriver:
         elif event.result is not None:
             succeed(future, event.result)
 
+    def _outcome_awaited(self, event: OutcomeAwaited) -> None:
+        future = self._reasons.pop(event.tx, None)
+        if future is not None:
+            succeed(future, event.reason)
+
     def _forget_if_over(self, name: str) -> None:
         """Drop the futures of a transaction if all are done; callers that await them have them."""
         if self._futures[name].is_over:
@@ -348,6 +384,9 @@ class TransactionDriver:
         for future in self._outcomes.values():
             fail(future, again(error))
         self._outcomes.clear()
+        for reason in self._reasons.values():
+            succeed(reason, "")
+        self._reasons.clear()
 
     def close(self) -> None:
         """Let all that still wait raise ClientClosed, also those of a connection lost before."""
