@@ -89,6 +89,7 @@ COVERING: dict[str, tuple[str, ...]] = {
     ),
     "overlay/tables/*": (*BROKER, *STEPS, *RUNS),
     "overlay/broker/*": (*BROKER, *STEPS, *RUNS),
+    "padres_tx/protocol/inspection.py": (*STEPS, "tests/cli/test_tx.py"),
     "padres_tx/protocol/*": (*STEPS, *RUNS),
     "padres_tx/engines/bl_wait.py": ("tests/client/test_bl_wait.py", *RUNS),
     "padres_tx/engines/*": (*STEPS, *RUNS),
@@ -101,6 +102,8 @@ COVERING: dict[str, tuple[str, ...]] = {
         "tests/client/asyncio/test_callback_errors.py",
         "tests/client/asyncio/test_tcp.py",
     ),
+    "padres_tx/client/operations.py": ("tests/protocol/test_static.py", *CLIENT),
+    "padres_tx/client/static_plan.py": ("tests/protocol/test_static.py", *CLIENT),
     "padres_tx/client/asking.py": ("tests/protocol/test_outcomes.py", *CLIENT),
     "padres_tx/client/*": (*CLIENT, "tests/client/test_beliefs.py", "tests/protocol/test_looks.py"),
 }

@@ -19,9 +19,24 @@ import pytest
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from overlay.messages import Hop
-from padres_tx.client_messages import Abort, Began, Commit, Ended, Look, Step, TxID, tx_text
+from padres_tx.client_messages import (
+    Abort,
+    Began,
+    Begin,
+    Commit,
+    Ended,
+    Look,
+    Operate,
+    Step,
+    TxID,
+    engine_message,
+    from_client,
+    tx_text,
+)
 from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx_ni import PRECEDENCE
 from padres_tx.protocol.dynamic import DynamicState
+from padres_tx.protocol.dynamic_messages import Doom, Fence
 from padres_tx.protocol.validation.losses import (
     FENCE_AFTER,
     FENCE_LIMIT_S,
@@ -31,7 +46,7 @@ from padres_tx.protocol.validation.losses import (
     LossRecord,
 )
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
-from tests.protocol.one_broker import OneBroker, of_kind
+from tests.protocol.one_broker import OneBroker, of_kind, to_whom
 from tests.protocol.steps import box, chain, pub, sub, tcm, usub
 
 #: Runs of each random test; PADRES_TX_SEEDS gives more.
@@ -426,3 +441,23 @@ def test_a_client_has_one_fence_at_a_time_and_then_none_for_a_while() -> None:
     assert counts.grants_fence(client, lost._replace(outranked=True), over - 0.1)
     counts.fence_ended(client, over, over)
     assert counts.grants_fence(client, lost, over)
+
+
+def test_others_operations_give_way_to_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In D-TX-NI, which changes the tables at once."""
+    monkeypatch.setattr(DTx, "grants_fence", lambda self, tx, now: True)
+    one = alone()
+    one.begin("C")
+    tx = ("R", 0, 1000)
+    for message in (Begin(tx, 30.0), Operate(tx, 0, 1, sub("R", P))):
+        said = one.send("@R", engine_message("d-tx-ni", from_client.encode(message)))
+    [ended] = of_kind(said, Ended, "@R")
+    assert (ended.code, ended.reason) == ("conflict", PRECEDENCE)
+
+
+def test_a_fence_comes_twice_and_not_more_often() -> None:
+    one = OneBroker("d-tx")
+    one.behind("B1", "E1")
+    fence = Fence(("E1", 0, 1), 1, 30.0)
+    assert to_whom(one.hear("B1", fence), Fence) == ["B3"]
+    assert of_kind(one.hear("B1", fence), Doom, "B1"), "while the first round is under way"

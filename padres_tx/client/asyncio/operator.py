@@ -117,6 +117,6 @@ class Operator:
                 left_out = left_out or len(page[table]) > room
                 room -= min(room, len(page[table]))
             complete = page["next"] is None and not left_out
-            if complete or not room:
+            if complete or left_out:
                 return {"broker": page["broker"], **gathered, "complete": complete}
             query["after"] = page["next"]

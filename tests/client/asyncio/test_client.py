@@ -362,3 +362,24 @@ async def test_an_operator_looks_into_a_broker() -> None:
         assert tables["clients"] == [{"client": "A1", "edge": "B1", "hop": "B2"}]
         with pytest.raises(OperationError, match="tea"):
             await op.inspect("tea")
+
+
+@asynchronous
+async def test_an_operator_gathers_tables_page_by_page() -> None:
+    overlay = InProcessOverlay("one")
+    async with overlay.connect_async("A1") as a1, overlay.operator_async() as op:
+        for x in range(5):
+            await a1.subscribe({"class": "p1", "x": x})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("overlay.tables.pages.ROWS_PER_PAGE", 2)
+            whole = await op.tables()
+            assert len({row["filter"] for row in whole["prt"]}) == len(whole["prt"]) == 5
+            assert len(whole["clients"]) == 1 and whole["complete"]
+            for limit in range(1, 8):
+                some = await op.tables(limit=limit)
+                rows = [*some["prt"], *some["clients"]]
+                assert rows == [*whole["prt"], *whole["clients"]][:limit]
+                assert some["complete"] == (limit >= 6)
+        some = await op.tables(limit=3)  # On one page.
+        assert len(some["prt"]) == 3 and not some["complete"]
+        assert (await op.tables(client="nobody"))["prt"] == []

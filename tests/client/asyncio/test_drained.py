@@ -18,8 +18,10 @@ from overlay.messages import Pub
 from padres_tx import client_messages, sync
 from padres_tx.client.asyncio.client import Client
 from padres_tx.client.asyncio.connecting import Connecting
+from padres_tx.client.asyncio.futures import TransactionFutures
 from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.session import Notification, Session
+from padres_tx.client.transactions import Result
 from padres_tx.errors import ClientClosed, ConnectionLost
 from tests.client.dispatching_clients import X1, ManualBroker, asynchronous
 
@@ -334,3 +336,19 @@ def test_a_blocking_callback_does_not_wait_for_itself_and_may_close() -> None:
     given.set()
     assert gone.wait(LIMIT_S)
     assert done == [1, "drained", 2, 3, 4, 5]
+
+
+def test_what_is_drained_stays_drained_when_the_client_ends() -> None:
+    """Though the callbacks that are told so have not returned."""
+
+    @asynchronous
+    async def test() -> None:
+        futures = TransactionFutures(asyncio.get_running_loop())
+        futures.decided.set_result(Result("C:0:7", "d-tx", "committed"))
+        futures.applied.set_result(None)
+        futures.drained_came.set_result(None)
+        futures.is_drained = True
+        futures.fail(lambda: ConnectionLost("gone"))
+        assert futures.drained.result() is None and futures.is_over
+
+    test()

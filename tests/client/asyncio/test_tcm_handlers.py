@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from overlay.errors import NotHeld
 from padres_tx.client.asyncio.handles import Part
 from padres_tx.client.asyncio.tcm_handlers import NESTING_LIMIT
 from padres_tx.client.session import Notification
-from padres_tx.errors import TransactionAborted
+from padres_tx.errors import TransactionAborted, UnknownTransaction
 from tests.client.dispatching_clients import (
     ASSIGN,
     DYNAMIC,
@@ -295,4 +296,30 @@ async def test_an_abort_before_a_handler_has_begun_does_not_stop_those_after_it(
             block.tcm({**X1, "n": 1})
         assert called[-1] == 1
         assert not d._driver.handlers._running
+        assert_at_rest(overlay)
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+@asynchronous
+async def test_in_a_handler_another_client_acts_for_itself(engine: str) -> None:
+    """Several clients may live in one program: D's handler is not the coordinator's, or A1's."""
+    async with dispatching_clients() as (overlay, e, d, a1):
+        errors: list[Exception] = []
+
+        async def act(part: Part, notification: Notification) -> None:
+            try:
+                a1.txSub(part.id, X1)
+            except UnknownTransaction as error:
+                errors.append(error)
+            e.txPub(part.id, {**X1, "n": 7})
+            d.txUsub(part.id, X1)
+
+        d.on_tcm(P1, act)
+        async with e.transaction(engine, wait="applied") as tx:
+            await tx.tcm(X1)
+        assert len(errors) == 1, "A1 has no part in it"
+        for client in (d, a1):
+            with pytest.raises(NotHeld):
+                await client.unsubscribe(X1)
+        await quiet(d)
         assert_at_rest(overlay)

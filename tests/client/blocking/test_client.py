@@ -16,6 +16,7 @@ import pytest
 
 import padres_tx
 from overlay.errors import NameTaken, NotAdvertised, NotHeld
+from overlay.messages import PubRefused
 from padres_tx.client.session import Notification
 from padres_tx.errors import CallTimeout, ClientClosed, ConnectionLost
 from padres_tx.testing.inprocess import InProcessOverlay
@@ -221,3 +222,14 @@ def test_a_forked_child_is_told_not_to_use_its_parents_client(overlay: InProcess
         time.sleep(0.01)
     assert os.waitstatus_to_exitcode(ended[1]) == 7
     a1.subscribe(P1)
+
+
+def test_what_closing_raises_is_raised_by_a_block_without_an_error(
+    overlay: InProcessOverlay,
+) -> None:
+    with pytest.raises(NotAdvertised), overlay.connect("A1") as a1:
+
+        async def refuse() -> None:
+            a1._client._requests.receive(PubRefused(7, "not-advertised", "not that"))
+
+        a1._background.run(refuse())

@@ -135,6 +135,17 @@ def test_a_forgetful_end_resets_both_and_counts_what_it_gives_up() -> None:
     assert hand_over(a) == [10]
 
 
+def test_every_life_of_the_accepting_end_has_a_name_of_its_own() -> None:
+    """A peer from two lives ago must not be taken for the present one."""
+    b = Link("b")
+    names = [b.incarnation]
+    for n in range(3):
+        b.open(Link(f"a{n}").hello("broker", "A"), 0.0)
+        names.append(b.incarnation)
+        b.cut()
+    assert len(set(names[1:])) == 3, names
+
+
 def test_an_answer_that_got_lost_is_no_second_reset() -> None:
     a, b = Link("a"), Link("b")
     assert b.open(a.hello("broker", "A"), 0.0) is Opening.NEW
