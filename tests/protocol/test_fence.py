@@ -36,7 +36,7 @@ from padres_tx.client_messages import (
 from padres_tx.engines.d_tx import DTx
 from padres_tx.engines.d_tx_ni import PRECEDENCE
 from padres_tx.protocol.dynamic import DynamicState
-from padres_tx.protocol.dynamic_messages import Doom, Fence
+from padres_tx.protocol.dynamic_messages import AbortRequest, Fence
 from padres_tx.protocol.validation.losses import (
     FENCE_AFTER,
     FENCE_LIMIT_S,
@@ -460,4 +460,4 @@ def test_a_fence_comes_twice_and_not_more_often() -> None:
     one.behind("B1", "E1")
     fence = Fence(("E1", 0, 1), 1, 30.0)
     assert to_whom(one.hear("B1", fence), Fence) == ["B3"]
-    assert of_kind(one.hear("B1", fence), Doom, "B1"), "while the first round is under way"
+    assert of_kind(one.hear("B1", fence), AbortRequest, "B1"), "while the first round is under way"

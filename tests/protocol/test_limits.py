@@ -332,3 +332,11 @@ def test_the_clients_that_wait_for_their_next_fence(monkeypatch: pytest.MonkeyPa
             assert counts.grants_fence(Hop(f"@{client}"), lost, 0.0)
         assert counts.grants_fence(Hop("@A"), lost, 0.0) is again, "the oldest is forgotten"
     assert not counts.grants_fence(Hop("@C"), lost, 0.0)
+
+
+def test_only_a_loss_to_another_client_that_is_known_counts() -> None:
+    client = Hop("@C")
+    for to, losses_ in (("R", 1), ("C", 0), ("", 0)):
+        counts = LossCounts()
+        counts.lost(client, 1, LossRecord(), to=to, fenced=True)
+        assert counts.resume(client, 1) == LossRecord(losses_, outranked=bool(losses_))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import networkx as nx
 import pytest
 
@@ -340,3 +341,14 @@ def test_what_the_coordinator_does_next_finds_all_of_it() -> None:
 
 def test_it_would_not_if_clients_heard_as_soon_as_their_own_broker_is_done() -> None:
     assert any(late(ReportsWhenDoneHere, seed) != {"A"} for seed in range(25))
+
+
+@pytest.mark.parametrize("what", ["operations", "numbers"])
+def test_a_neighbour_that_refuses_a_plan_admits_nothing_of_it(what: str) -> None:
+    one = star()
+    tx, _ = one.submit("E", Step("A1", "sub", P))
+    work(one)
+    admits: Any = {"operations": {0: Operation(0, "sub", "A1", 1, P)}, "numbers": {0: (0, 7)}}[what]
+    refusal = msgspec.structs.replace(Admitted(tx, "B1", {}, code="left"), **{what: admits})
+    with pytest.raises(ProtocolError, match="refuses"):
+        one.hear("B1", refusal)
