@@ -250,8 +250,12 @@ class WaitingOperations(Recorder):
         self._releasing = False
         if not self._held:
             self._decision_awaited = False
-        waits = () if self._decision_awaited else self._held
-        self._stalled = {hop for hop, _, _, context in waits if context is STALLS}
+        # Publications that wait are not overtaken, whatever has become of the operation before.
+        self._stalled = {
+            hop
+            for hop, said, _, context in self._held
+            if isinstance(said, Pub) or (context is STALLS and not self._decision_awaited)
+        }
         if units >= self.slice:
             return effects + self._jobs.add(*RELEASE)
         return effects + self.settled(now)

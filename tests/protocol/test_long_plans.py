@@ -295,6 +295,19 @@ def test_publications_of_a_neighbour_come_behind_its_operations_that_wait() -> N
     assert pubs(work(one), "A") == [{"class": "p"}]
 
 
+def test_a_publication_that_waits_is_not_overtaken_by_the_next_of_its_neighbour() -> None:
+    """Not even when the operation that it waited behind is done, in the slice before."""
+    one = star(slice=1)
+    handover(one)
+    said = one.hear("B1", DecidePlan(TX, True))
+    said += one.send("B1", Operation(5, "adv", "A1", 1, Q))
+    for number in range(20):
+        said += one.send("B1", Pub("A1", 2 + number, {"class": "p", "n": number}))
+        said += one.ring(WORK) if WORK in one.timers else []
+    said += work(one)
+    assert [point["n"] for point in pubs(said, "A") if "n" in point] == list(range(20))
+
+
 def test_a_neighbour_that_is_restarted_between_two_slices() -> None:
     one = star(slice=1)
     steps = (Step("A", "sub", P), Step("A3", "sub", Q), Step("D", "usub", P, after=(0,)))
