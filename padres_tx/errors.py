@@ -1,26 +1,26 @@
-"""What can go wrong with clients, engines and services, beside what the overlay refuses.
+"""The errors of clients, engines and services; `overlay.errors` has those of the overlay itself.
 
 OverlayError                (overlay.errors: filters, refused operations, peers' mistakes)
 ├── UnknownService          a topology lists a service that is not installed; also a ValueError
 ├── InvalidService          a service that cannot be used, with the reason; also a ValueError
 └── ClientError
-    ├── BadAddress          not an address "host:port"; also a ValueError
-    ├── BadName             not a name for a client; also a ValueError
-    ├── Unreachable         nobody there speaks our protocol; also a ConnectionError
-    ├── ConnectionLost      the broker has gone, and the session with it; also a ConnectionError
+    ├── BadAddress          an invalid address; also a ValueError
+    ├── BadName             an invalid client name; also a ValueError
+    ├── Unreachable         no broker could be reached at the address; also a ConnectionError
+    ├── ConnectionLost      the connection and the session are lost; also a ConnectionError
     ├── ClientClosed        a call on a client that has been closed
-    ├── CallTimeout         no answer in time, the outcome is unknown; also a TimeoutError
-    ├── TooManyRequests     more calls are waiting for their answers than a session keeps
+    ├── CallTimeout         no reply in time, the outcome is unknown; also a TimeoutError
+    ├── TooManyRequests     more calls are waiting for replies than a session allows
     ├── UnknownEngine       no transaction engine of that name; also a ValueError
     ├── InvalidEngine       an engine that cannot be used, with the reason; also a ValueError
     └── TransactionError
-        ├── BadTransaction        what an engine cannot do, or cannot be done; also a ValueError
-        ├── UnknownTransaction    no transaction of that name, or none with a part for this client
-        ├── TransactionFinished   the caller has ended the transaction, or its part in it, itself
-        ├── NotCoordinator        only who began a transaction can commit it
-        └── TransactionAborted    not a mistake but an outcome: with a code and a reason
+        ├── BadTransaction        an operation that the engine does not support; also a ValueError
+        ├── UnknownTransaction    no transaction of that name in which this client takes part
+        ├── TransactionFinished   the caller has already ended the transaction or its part in it
+        ├── NotCoordinator        only the client that began a transaction can commit it
+        └── TransactionAborted    an outcome, not a mistake: with a code and a reason
 
-What the overlay refuses keeps the overlay's class: `NameTaken`, `NameAway`, `NotAdvertised`,
+Errors that the overlay reports keep their classes: `NameTaken`, `NameAway`, `NotAdvertised`,
 `NotHeld`, `Unauthorized`, `SlowReader`, `ProtocolError`, `FilterError`, `FrameTooLarge`.
 """
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from overlay.errors import OverlayError
 
-#: What a transaction's name looks like: its coordinator, which life of that, and a number.
+#: An example of a transaction's name: its coordinator, the coordinator's life, and a number.
 TX_EXAMPLE = "E:mfq0zk3p.b7c1:17"
 
 
@@ -45,19 +45,19 @@ class InvalidService(OverlayError, ValueError):
 
 
 class ClientError(OverlayError):
-    """Base of what only a client runs into."""
+    """Base of the errors of clients."""
 
     code = "client"
 
 
 class BadAddress(ClientError, ValueError):
-    """Not an address of the form "host:port"."""
+    """The address is not of the form "host:port"."""
 
     code = "bad-address"
 
 
 class BadName(ClientError, ValueError):
-    """Not a name that a client may have."""
+    """The name is not valid for a client."""
 
     code = "bad-name"
 
@@ -69,9 +69,9 @@ class Unreachable(ClientError, ConnectionError):
 
 
 class ConnectionLost(ClientError, ConnectionError):
-    """The broker has gone, and with it what the session had said to it."""
+    """The connection to the broker is lost, and with it the session's state at the broker."""
 
-    #: A broker that is being shut down says goodbye with this code.
+    #: A broker that shuts down sends this code to its clients.
     code = "closing"
 
 
@@ -82,13 +82,13 @@ class ClientClosed(ClientError):
 
 
 class CallTimeout(ClientError, TimeoutError):
-    """No answer in time. What was asked may still happen, or may have happened."""
+    """No reply in time. The operation may still happen, or may have happened."""
 
     code = "call-timeout"
 
 
 class TooManyRequests(ClientError):
-    """More calls are waiting for their answers than a session keeps."""
+    """More calls are waiting for replies than a session allows."""
 
     code = "too-many-requests"
 
@@ -100,19 +100,19 @@ class UnknownEngine(ClientError, ValueError):
 
 
 class InvalidEngine(ClientError, ValueError):
-    """An engine lacks something that is required of it, or declares what cannot be."""
+    """An engine lacks something that is required of it, or its declaration is contradictory."""
 
     code = "invalid-engine"
 
 
 class TransactionError(ClientError):
-    """Base of what concerns a transaction."""
+    """Base of the errors of transactions."""
 
     code = "transaction"
 
 
 class BadTransaction(TransactionError, ValueError):
-    """A transaction that its engine cannot carry out, or that nobody could."""
+    """A transaction that its engine, or any engine, cannot carry out."""
 
     code = "bad-transaction"
 
@@ -124,12 +124,12 @@ class UnknownTransaction(TransactionError):
 
 
 def no_name(text: object) -> UnknownTransaction:
-    """The error for a text that cannot be a transaction's name."""
-    return UnknownTransaction(f"{text!r} names no transaction; one is named like {TX_EXAMPLE}")
+    """Return the error for a text that cannot be a transaction's name."""
+    return UnknownTransaction(f"invalid transaction id {text!r}: expected one like {TX_EXAMPLE}")
 
 
 class TransactionFinished(TransactionError):
-    """The caller has ended the transaction, or its own part in it, and goes on acting in it."""
+    """The caller acts in a transaction that it has ended, or in which it has ended its part."""
 
     code = "transaction-finished"
 
@@ -141,10 +141,10 @@ class NotCoordinator(TransactionError):
 
 
 class TransactionAborted(TransactionError):
-    """The transaction was aborted: nothing of it has happened.
+    """The transaction was aborted and has no effects.
 
-    `code` says why in a word, "conflict" if another attempt may succeed; `reason` says it to
-    people.
+    `code` is the reason for programs, "conflict" if another attempt may succeed; `reason` is a
+    sentence for people.
     """
 
     code = "transaction-aborted"

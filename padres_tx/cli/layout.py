@@ -32,7 +32,7 @@ class Column(NamedTuple):
     kind: Literal["id", "number", "text"] = "id"
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A text and its style."""
 
     text: str
@@ -40,7 +40,10 @@ class Cell(NamedTuple):
 
 
 def show(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = ""
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[TableCell]],
+    title: str = "",
 ) -> None:
     """Print rows of cells, one for each column."""
     if fits(columns, rows, console.width):
@@ -54,7 +57,7 @@ def show(
             console.print(line, soft_wrap=True)
 
 
-def fits(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[TableCell]], width: int) -> bool:
     """Whether a table of this width breaks only text columns."""
     needed = SPACE * len(columns)
     for number, column in enumerate(columns):
@@ -63,7 +66,7 @@ def fits(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) 
     return needed <= width
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str) -> Table:
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[TableCell]], title: str) -> Table:
     table = Table(
         title=title or None,
         title_justify="left",
@@ -89,7 +92,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str
     return table
 
 
-def _block(columns: Sequence[Column], row: Sequence[Cell], width: int) -> list[Text]:
+def _block(columns: Sequence[Column], row: Sequence[TableCell], width: int) -> list[Text]:
     first, *others = zip(columns, row, strict=True)
     lines = [Text(first[1].text, first[1].style or "bold")]
     # A cell without a heading is joined with the next one.

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
-from padres_tx.cli.layout import Cell, Column, show
+from padres_tx.cli.layout import Column, TableCell, show
 from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.launcher import processes
 from padres_tx.launcher.broker_status import BrokerStatus, query_all
@@ -190,16 +190,16 @@ def _silence(record: BrokerRecord | None, reason: str) -> dict[str, Any]:
     return {"state": "silent", "problem": reason}
 
 
-def _row(found: dict[str, Any], *, counters: bool) -> list[Cell]:
+def _row(found: dict[str, Any], *, counters: bool) -> list[TableCell]:
     row = [
-        Cell(found["name"]),
-        Cell(found["address"]),
-        Cell(" ".join(found["neighbours"])),
-        Cell("" if found["pid"] is None else str(found["pid"])),
-        Cell(found["state"], STATE_STYLES.get(found["state"], OTHER_STATE_STYLE)),
+        TableCell(found["name"]),
+        TableCell(found["address"]),
+        TableCell(" ".join(found["neighbours"])),
+        TableCell("" if found["pid"] is None else str(found["pid"])),
+        TableCell(found["state"], STATE_STYLES.get(found["state"], OTHER_STATE_STYLE)),
     ]
     if counters:
         clients = found.get("clients")
-        row.append(Cell("" if clients is None else str(len(clients))))
-        row += [Cell(str(found.get(key, ""))) for key in ("messages_in", "messages_out")]
+        row.append(TableCell("" if clients is None else str(len(clients))))
+        row += [TableCell(str(found.get(key, ""))) for key in ("messages_in", "messages_out")]
     return row

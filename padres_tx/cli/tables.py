@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from padres_tx.cli.common import SelectedBroker, WrongInput, overlay_option, select_broker
-from padres_tx.cli.layout import Cell, Column, show
+from padres_tx.cli.layout import Column, TableCell, show
 from padres_tx.client.asyncio.operator import operator
 
 #: Default limit of printed rows: as many as a person can scroll through.
@@ -117,7 +117,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
             {**row, "kind": f"{row['kind']}, events only"} if row.get("events") else row
             for row in rows
         ]
-        cells = [[Cell(str(row[field])) for field in columns] for row in rows]
+        cells = [[TableCell(str(row[field])) for field in columns] for row in rows]
         show(console, list(columns.values()), cells, title)
     if not report["complete"]:
         console.print(

@@ -23,7 +23,7 @@ from overlay.errors import OperationError, OverlayError, ProtocolError
 from padres_tx import registry
 from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
-from padres_tx.cli.layout import Cell, Column
+from padres_tx.cli.layout import Column, TableCell
 from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.client.asyncio.operator import Operator, operator
 from padres_tx.client_messages import parse_tx
@@ -382,7 +382,7 @@ _END = ("status", "ended_s", "code", "reason")
 
 
 def _show(reports: Sequence[TransactionReport], columns: Sequence[str]) -> None:
-    rows = [[Cell(_cell(report, column)) for column in columns] for report in reports]
+    rows = [[TableCell(_cell(report, column)) for column in columns] for report in reports]
     layout.show(Console(), [_COLUMNS[column] for column in columns], rows)
 
 

@@ -31,9 +31,6 @@ class LinkStatus(msgspec.Struct, frozen=True):
 
     neighbour: str
     up: bool
-    unacked: int = 0
-    outbox: int = 0
-    congested: bool = False
     #: Number of processes refused because they used the neighbour's name a second time, and the
     #: address of the last one.
     rivals: int = 0

@@ -101,7 +101,7 @@ async def run(
     step_ms = fitting_step_ms(running.topology) if step_ms is None else step_ms
     trials: list[WaitTrial] = []
     async with AsyncExitStack() as stack:
-        dispatching = DispatchingClients(*await _clients(stack, running))
+        dispatching = CalibrationClients(*await _clients(stack, running))
         await dispatching.start()
 
         async def works(steps: int, count: int) -> bool:
@@ -180,7 +180,7 @@ async def _clients(stack: AsyncExitStack, running: Running) -> list[Client]:
     ]
 
 
-class DispatchingClients:
+class CalibrationClients:
     """The clients of Figure 1b, which repeat dispatching with BL-WAIT and two agents in turn."""
 
     def __init__(self, environment: Client, dispatcher: Client, *agents: Client) -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from padres_tx.cli.layout import Cell, Column, fits, show
+from padres_tx.cli.layout import Column, TableCell, fits, show
 
 COLUMNS = (Column("transaction"), Column("since", "number"), Column("waits for", "text"))
 
@@ -18,7 +18,7 @@ SENTENCE = "the votes of B1, B2, B3 and B4, and its coordinator to finish what a
 def shown(width: int, rows: list[list[str]], title: str = "") -> list[str]:
     file = io.StringIO()
     console = Console(file=file, width=width)
-    show(console, COLUMNS, [[Cell(text) for text in row] for row in rows], title)
+    show(console, COLUMNS, [[TableCell(text) for text in row] for row in rows], title)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -46,7 +46,7 @@ def test_blocks_leave_out_what_is_empty() -> None:
 def test_a_column_without_a_heading_leads_to_the_next() -> None:
     columns = (Column(""), Column("filter", "text"), Column("client"))
     file = io.StringIO()
-    cells = [Cell("adv"), Cell("[class,eq,'order'],[price,>,100]"), Cell("c" * 30)]
+    cells = [TableCell("adv"), TableCell("[class,eq,'order'],[price,>,100]"), TableCell("c" * 30)]
     show(Console(file=file, width=45), columns, [cells])
     assert file.getvalue().splitlines() == [
         "adv [class,eq,'order'],[price,>,100]",
@@ -56,6 +56,6 @@ def test_a_column_without_a_heading_leads_to_the_next() -> None:
 
 def test_a_table_at_its_limit() -> None:
     columns = (Column("id"), Column("text", "text"))
-    row = [Cell("x" * 60), Cell("words " * 10)]
+    row = [TableCell("x" * 60), TableCell("words " * 10)]
     assert fits(columns, [row], 80)
     assert not fits(columns, [row], 79)

@@ -190,10 +190,10 @@ def test_unknown_and_foreign_transactions_are_told_apart() -> None:
     for name, reason in (
         ("E:0:9", "has not begun .*, or it has ended long ago"),
         ("F:0:9", "E takes no part in F:0:9 of F"),
-        ("nonsense", "names no transaction"),
-        (":9", "names no transaction"),
-        ("E:x", "names no transaction"),
-        (("E", 0, 9), "names no transaction"),
+        ("nonsense", "invalid transaction id"),
+        (":9", "invalid transaction id"),
+        ("E:x", "invalid transaction id"),
+        (("E", 0, 9), "invalid transaction id"),
     ):
         with pytest.raises(UnknownTransaction, match=reason):
             half.transactions.find(name)  # type: ignore[arg-type]

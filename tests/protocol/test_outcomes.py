@@ -338,7 +338,7 @@ def test_what_the_client_knows_itself_is_not_asked() -> None:
 def test_wrong_questions_raise_at_the_call() -> None:
     half = Half()
     for name in ("X", "", ":7", "X:y", None, 7):
-        with pytest.raises(UnknownTransaction, match="names no transaction"):
+        with pytest.raises(UnknownTransaction, match="invalid transaction id"):
             half.transactions.questions.ask(name)  # type: ignore[arg-type]
     with pytest.raises(padres_tx.UnknownEngine):
         half.transactions.questions.ask("X:0:7", "no-such")
@@ -388,7 +388,7 @@ async def test_what_no_broker_knows_is_an_error_that_says_so() -> None:
             await e.outcome("X:0:1")
         with pytest.raises(UnknownTransaction, match="no broker knows it"):
             await e.commitTX("E:0:1")
-        with pytest.raises(UnknownTransaction, match="names no transaction"):
+        with pytest.raises(UnknownTransaction, match="invalid transaction id"):
             await e.outcome("nonsense")
         with pytest.raises(NotCoordinator):
             await _commit_somebody_elses(e, d)
