@@ -22,6 +22,17 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     message: AnyMessage
 
 
+class Forward(msgspec.Struct, frozen=True, gc=False):
+    """Queue messages of the present input, as they came, on the links to these hops.
+
+    They are `count` messages from index `start` on. A host that has their bytes sends these.
+    """
+
+    hops: tuple[Hop, ...]
+    start: int
+    count: int
+
+
 class Close(msgspec.Struct, frozen=True, gc=False):
     """End a peer's link with a reason, after what has been queued for it."""
 
@@ -43,4 +54,4 @@ class CancelTimer(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
-Effect: TypeAlias = Send | Close | SetTimer | CancelTimer | Record
+Effect: TypeAlias = Send | Forward | Close | SetTimer | CancelTimer | Record

@@ -4,7 +4,8 @@ The same object runs over TCP, in the simulator and directly in tests. There is 
 randomness and no socket in it; `now` is an argument and a timer is an effect that comes back as
 `wake`. The same inputs in the same order give the same effects, byte for byte.
 
-The way of a message: `receive` hands it to the method for its type, that method asks the tables in
+The way of a message: `take` routes runs of plain publications together, and gives any other message
+to `receive`, which hands it to the method for its type, that method asks the tables in
 `routing` what follows, and the answer leaves as effects. A request that other brokers must carry
 out too is a `Task`: it is answered (`Done`) when every neighbour that was told has answered, and
 all that it triggered is done as well (the nested acknowledgements of Algorithm 2, for plain
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -37,7 +38,7 @@ from overlay.broker.requests import Task, Tasks
 from overlay.broker.service import RouteChange, ServiceFactory
 from overlay.broker.turns import RELEASE, WORK
 from overlay.broker.waiting import WaitingOperations, answer
-from overlay.effects import Close, Effect, Send
+from overlay.effects import Close, Effect, Forward, Send
 from overlay.errors import (
     FilterError,
     NameTaken,
@@ -65,7 +66,6 @@ from overlay.messages import (
     PubRefused,
     Reachability,
     Report,
-    Run,
     client_hop,
     is_client,
 )
@@ -90,12 +90,21 @@ UNDER_WAY_PER_CLIENT = 128
 CATCH_UP_UNITS = 4
 
 
+class Taken(NamedTuple):
+    """What a broker has done with some messages of a peer."""
+
+    #: How many of them it has taken, from the first on.
+    consumed: int
+    effects: list[Effect]
+    #: Whether these were plain publications that only had to go on.
+    is_run: bool
+
+
 class Broker(WaitingOperations):
     """One broker of the tree.
 
-    Call `receive` with every message in the order of its link and carry the effects out in order;
-    or ask `pass_on` first, which knows where publications go that need nothing else.
-    `receive` raises PeerError when the source broke the protocol: close its link, and for a client
+    Call `take` with the messages of every link, in their order, and carry the effects out in order.
+    `take` raises PeerError when the source broke the protocol: close its link, and for a client
     call `client_left`.
 
     `salt` is a random number of the process, for the lives of clients (`overlay.identity`).
@@ -151,10 +160,34 @@ class Broker(WaitingOperations):
 
     # --- inputs ---
 
-    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
-        """Take one message from a neighbour, a client or an operator.
+    def take(
+        self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+    ) -> Taken:
+        """Take messages of one peer, from index `start` on, in the order of its link.
 
-        Raises PeerError when the source may not say that.
+        This is the way in for every host. It takes a run of plain publications, which are routed
+        together, or one message of another kind. Carry the effects out, and call it again for the
+        rest.
+
+        Raises PeerError if the first of the messages breaks the protocol.
+        """
+        end = self._end_of_run(source, messages, start)
+        if end > start:
+            effects = self._route(source, messages, start, end, now)
+            return Taken(end - start, effects, is_run=True)
+        message = messages[start]
+        effects = [
+            Forward(effect.hops, start, 1)
+            if type(effect) is Send and effect.message is message
+            else effect
+            for effect in self.receive(source, message, now)
+        ]
+        return Taken(1, effects, is_run=False)
+
+    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+        """Handle one message by itself; hosts call `take`.
+
+        Raises PeerError if the message breaks the protocol.
         """
         receiver = self._receivers.get(type(message))
         if receiver is None:
@@ -319,31 +352,42 @@ class Broker(WaitingOperations):
 
     # --- publications ---
 
-    def pass_on(self, source: Hop, messages: list[AnyMessage], start: int = 0) -> list[Run]:
-        """Where publications go that have come one after the other, and have only to go on.
+    def _end_of_run(self, source: Hop, messages: Sequence[AnyMessage], start: int) -> int:
+        """Index of the first message that is not a plain publication which only has to go on.
 
-        Answers how many go to which hops, in their order, for the messages from `start` on, up to
-        the first that needs more. That one is for `receive`, which would do the same with each of
-        those before.
+        Such publications are valid, need no stamp, and wait for nothing.
         """
         from_client = is_client(source)
-        if self.trace or (from_client and self.versions.stamp) or source in self._stalled:
-            return []
-        if source in self._long:
-            return []
-        view = self.versions.view()
+        if (from_client and self.versions.stamp) or source in self._stalled or source in self._long:
+            return start
         if from_client:
-            end = self._admitted(source, messages, start, view)
-        else:
-            end = self._unhidden(messages, start)
-        points = [pub.point for pub in cast(list[Pub], messages[start:end])]
-        runs = self.routing.prt.runs(points, view)
-        return [(_without(source, hops), count) for hops, count in runs]
+            return self._admitted(source, messages, start, self.versions.view())
+        return self._unhidden(messages, start)
+
+    def _route(
+        self, source: Hop, messages: Sequence[AnyMessage], start: int, end: int, now: float
+    ) -> list[Effect]:
+        """Where a run of plain publications goes, and with a trace their records."""
+        pubs, view = cast(Sequence[Pub], messages[start:end]), self.versions.view()
+        effects: list[Effect] = []
+        at = start
+        for matching, count in self.routing.prt.runs([pub.point for pub in pubs], view):
+            hops = _without(source, matching)
+            if self.trace:
+                for one in range(at, at + count):
+                    pub = cast(Pub, messages[one])
+                    effects += self.record_publication(source, pub, now, hops, view)
+                    if hops:
+                        effects.append(Forward(hops, one, 1))
+            elif hops:
+                effects.append(Forward(hops, at, count))
+            at += count
+        return effects
 
     def _admitted(
         self, source: Hop, messages: Sequence[AnyMessage], start: int, view: View | None
     ) -> int:
-        """Where the client's publications end that evidently are right."""
+        """Index of the first message that is not an obviously valid publication of this client."""
         space = self.routing.srt.get(source)
         if space is None or source not in self._joined:
             return start
@@ -363,12 +407,17 @@ class Broker(WaitingOperations):
                 return at
         return len(messages)
 
-    def _unhidden(self, messages: list[AnyMessage], start: int) -> int:
-        """Where a neighbour's publications end from which nothing is hidden that counts here."""
-        versions = self.versions.committed
+    def _unhidden(self, messages: Sequence[AnyMessage], start: int) -> int:
+        """Index of the first message of a neighbour that is not a publication, or from which a
+        version is hidden that counts here."""
+        versions, trace = self.versions.committed, self.trace
         for at in range(start, len(messages)):
             pub = messages[at]
-            if pub.__class__ is not Pub or (versions and pub.hidden):
+            if (
+                pub.__class__ is not Pub
+                or (versions and pub.hidden)
+                or (trace and not is_evidently_right(pub.point))  # A record needs a valid one.
+            ):
                 return at
         return len(messages)
 
@@ -391,9 +440,8 @@ class Broker(WaitingOperations):
             if self.versions.stamp or pub.life != life:
                 pub = msgspec.structs.replace(pub, hidden=self.versions.stamp, life=life)
         hops = _without(source, self.routing.prt.hops(pub.point, view))
-        if self.trace:
-            return self.record_publication(source, pub, now, hops, view)
-        return [Send(hops, pub)] if hops else []
+        effects = self.record_publication(source, pub, now, hops, view) if self.trace else []
+        return [*effects, Send(hops, pub)] if hops else effects
 
     def _refusal(self, source: Hop, pub: Pub, view: View | None) -> PubRefused | None:
         """Why a client's publication goes nowhere, if so."""

@@ -6,7 +6,7 @@ A part of the broker, which knows what there is to record; here it is put into t
 
 from __future__ import annotations
 
-from overlay.effects import Effect, Send
+from overlay.effects import Effect
 from overlay.identity import name_text
 from overlay.matching.index import View
 from overlay.messages import BrokerName, Hop, Operation, Pub, is_client
@@ -74,7 +74,7 @@ class Recorder:
     def record_publication(
         self, source: Hop, pub: Pub, now: float, hops: tuple[Hop, ...], view: View | None
     ) -> list[Effect]:
-        """What is to be done about a publication, with its records."""
+        """The records of a publication that goes to these hops."""
         effects: list[Effect] = []
         if is_client(source):
             effects.append(self.record("publish", now, pub, source))
@@ -82,8 +82,6 @@ class Recorder:
         clients = tuple(hop for hop in hops if is_client(hop))
         if clients:
             effects.append(self.record("deliver", now, pub, source, clients))
-        if hops:
-            effects.append(Send(hops, pub))
         return effects
 
     def record_change(

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.logger import Logger
 
 from overlay.broker.core import Broker
-from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
 from overlay.errors import REASON_LIMIT, OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.hosts.broker_time import BrokerTime
 from overlay.hosts.flow import Flow
@@ -34,11 +34,10 @@ from overlay.hosts.handshake import Reception
 from overlay.hosts.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
 from overlay.hosts.rivals import Rivals
 from overlay.hosts.rounds import (
-    EFFECTS_PER_UNIT,
-    MESSAGE_UNITS,
     QUESTION_UNITS,
     Rounds,
-    batch_units,
+    units_of,
+    units_of_input,
 )
 from overlay.hosts.settings import Settings
 from overlay.messages import (
@@ -332,7 +331,7 @@ class Host:
         """Tell the core that a client has gone."""
         del self._departed[client]
         effects = self._core.client_left(client, now)
-        self._rounds.used += MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT
+        self._rounds.used += units_of_input(effects)
         self._carry_out(effects)
 
     def _give_up(self, neighbour: Neighbour) -> None:
@@ -436,26 +435,18 @@ class Host:
         """Give the core messages of a peer, publications by the batch; returns how many it got. The
         rest has to wait, or was said by a peer that is not here any more."""
         hop, core, at = peer.hop, self._core, 0
-        while True:
-            runs = core.pass_on(hop, messages, at)
-            for hops, count in runs:
-                self._queue_for(hops, frames[at : at + count])
-                at += count
-            if runs:
-                self._rounds.use(peer, batch_units(runs))
-            if at == len(messages) or peer.units <= 0 or core.is_busy(hop):
-                return at
-            message, frame = messages[at], frames[at]
+        while at < len(messages) and peer.units > 0 and not core.is_busy(hop):
             try:
-                check_room(message, len(frame))
-                effects = core.receive(hop, message, now)
+                check_room(messages[at], len(frames[at]))
+                taken = core.take(hop, messages, now, at)
             except PeerError as error:
                 self._expel(peer, error)
                 return len(messages)
-            self._rounds.use(peer, MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT)
-            at += 1
-            if self._carry_out(effects, message, frame) and self._peers.get(hop) is not peer:
-                return len(messages)  # The rest was said by somebody who is not here any more.
+            at += taken.consumed
+            self._rounds.use(peer, units_of(taken))
+            if self._carry_out(taken.effects, frames) and self._peers.get(hop) is not peer:
+                return len(messages)  # The rest is from a peer that is not here any more.
+        return at
 
     def _answer(self, operator: Operator, now: float) -> None:
         if not operator.link.inbox:
@@ -475,18 +466,17 @@ class Host:
 
     # Effects.
 
-    def _carry_out(
-        self, effects: list[Effect], message: AnyMessage | None = None, frame: bytes = b""
-    ) -> bool:
-        """Carry out effects in their order; `message` came in as `frame`, and can go out as it.
+    def _carry_out(self, effects: list[Effect], frames: Sequence[bytes] = ()) -> bool:
+        """Carry out effects in their order; `frames` are those of the input, to be forwarded.
 
-        Answers whether somebody was closed on.
+        Returns whether a link was closed.
         """
         peers, closed = self._peers, False
         for effect in effects:
-            if type(effect) is Send:
-                data = frame if effect.message is message else _pack(effect.message)
-                self._queue_for(effect.hops, [data])
+            if type(effect) is Forward:
+                self._queue_for(effect.hops, frames[effect.start : effect.start + effect.count])
+            elif type(effect) is Send:
+                self._queue_for(effect.hops, [_pack(effect.message)])
             elif type(effect) is Record:
                 if self._record is not None:
                     self._record(effect)
@@ -505,7 +495,7 @@ class Host:
                 self._cancel(effect.key)
         return closed
 
-    def _queue_for(self, hops: tuple[Hop, ...], frames: list[bytes]) -> None:
+    def _queue_for(self, hops: tuple[Hop, ...], frames: Sequence[bytes]) -> None:
         """Give frames to the peers; they are written at the end of the turn."""
         for hop in hops:
             peer = self._peers.get(hop)

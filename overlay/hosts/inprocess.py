@@ -23,7 +23,7 @@ from typing import Protocol
 from overlay.broker.core import Broker
 from overlay.broker.engine import EngineFactory
 from overlay.broker.service import ServiceFactory
-from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
 from overlay.errors import NameTaken, OverlayError, PeerError, from_code
 from overlay.hosts.settings import ABSENT_AFTER_S
 from overlay.messages import AnyMessage, BrokerName, Hop, Message, is_client
@@ -214,8 +214,8 @@ class InProcess:
                     if isinstance(source, Attachment):
                         self._receive(source, body)
                     else:
-                        core = self.brokers[broker]
-                        self._carry_out(broker, core.receive(Hop(source), _read(body), self.now))
+                        taken = self.brokers[broker].take(Hop(source), [_read(body)], self.now)
+                        self._carry_out(broker, taken.effects, body)
                 # A timer without delay is long work that goes on, behind what is on its way.
                 due = next((key for key, at in self._timers.items() if at <= self.now), None)
                 if due is None:
@@ -234,15 +234,19 @@ class InProcess:
             return
         core = self.brokers[source.broker]
         try:
-            effects = core.receive(source.hop, _read(body), self.now)
+            taken = core.take(source.hop, [_read(body)], self.now)
         except PeerError as error:
             self._close(source, error)
         else:
-            self._carry_out(source.broker, effects)
+            self._carry_out(source.broker, taken.effects, body)
 
-    def _carry_out(self, broker: BrokerName, effects: list[Effect]) -> None:
+    def _carry_out(self, broker: BrokerName, effects: list[Effect], body: bytes = b"") -> None:
+        """Carry out effects in their order; `body` is the message that led to them."""
         for effect in effects:
             match effect:
+                case Forward():
+                    for hop in effect.hops:
+                        self._forward(broker, hop, body)
                 case Send():
                     body = encode(effect.message)
                     for hop in effect.hops:

@@ -16,8 +16,9 @@ the account; the host acts on it.
 
 from __future__ import annotations
 
+from overlay.broker.core import Taken
+from overlay.effects import Effect, Forward
 from overlay.hosts.peers import Neighbour, Peer
-from overlay.messages import Run
 
 #: Units of work in one round: about 4 ms here, 12 ms on a slow machine. With a slice of long work
 #: after it, that stays under the 20 ms that nobody should have to wait.
@@ -40,9 +41,17 @@ PUBLICATIONS_PER_UNIT = 32
 QUESTION_UNITS = 80
 
 
-def batch_units(runs: list[Run]) -> float:
-    """The cost of publications that went by the batch."""
-    return sum([count * (1 + len(hops)) for hops, count in runs]) / PUBLICATIONS_PER_UNIT
+def units_of(taken: Taken) -> float:
+    """The cost of messages that the core has taken."""
+    if not taken.is_run:
+        return units_of_input(taken.effects)
+    sent = sum([len(e.hops) * e.count for e in taken.effects if type(e) is Forward])
+    return (taken.consumed + sent) / PUBLICATIONS_PER_UNIT
+
+
+def units_of_input(effects: list[Effect]) -> float:
+    """The cost of one input, by its effects."""
+    return MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT
 
 
 class Rounds:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 from overlay.broker.core import Broker
-from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
 from overlay.errors import PeerError
 from overlay.hosts.settings import ABSENT_AFTER_S
 from overlay.identity import Lives
@@ -38,6 +38,7 @@ from overlay.messages import (
 from overlay.trace import Record
 from overlay.wire.codec import decode_message, encode
 
+_Link: TypeAlias = tuple[Hop, Hop]
 Choose: TypeAlias = Callable[[int], int]
 Client: TypeAlias = Callable[[AnyMessage, float], Iterable[AnyMessage]]
 BrokerFactory: TypeAlias = Callable[[BrokerName, Iterable[BrokerName]], Broker]
@@ -78,6 +79,28 @@ class Tape:
         return choice
 
 
+class _Arrival:
+    """A frame, or something else, that comes to the end of a link; an event of the simulator."""
+
+    __slots__ = ("_arrive", "life", "link", "what")
+
+    def __init__(
+        self,
+        arrive: Callable[[_Arrival], None],
+        link: _Link,
+        life: int,
+        what: bytes | Callable[[], None],
+    ) -> None:
+        self._arrive = arrive
+        self.link = link
+        #: The life of the link that it belongs to: what is on a broken link is lost.
+        self.life = life
+        self.what = what
+
+    def __call__(self) -> None:
+        self._arrive(self)
+
+
 class NeverSettles(AssertionError):
     """The overlay still sends messages after more steps than a run should have."""
 
@@ -101,6 +124,8 @@ class Simulator:
         self.now = 0.0
         #: What has happened so far: messages delivered, timers rung, actions done.
         self.steps = 0
+        #: The most messages that a broker has found in its inbox at once.
+        self.largest_batch = 0
         self.records: list[Record] = []
         #: Among how many delays one is chosen for each message; with one, nothing is chosen.
         self.delay_steps = delay_steps
@@ -299,36 +324,72 @@ class Simulator:
     # --- links ---
 
     def _post(self, source: Hop, dest: Hop, frame: bytes) -> None:
-        def deliver() -> None:
-            self._hash.update(f"{source}>{dest}:".encode() + frame)
-            self._deliver(source, dest, decode_message(frame))
+        self._transmit(source, dest, frame)
 
-        self._transmit(source, dest, deliver)
+    def _deliver_all(self, link: _Link, life: int, frame: bytes) -> None:
+        """Deliver a message, together with those right behind it on its link.
 
-    def _deliver(self, source: Hop, dest: Hop, message: AnyMessage) -> None:
+        A host finds messages in its inbox together if nothing else happens between their arrivals;
+        the same happens here. So what is simulated is what runs, and every run is as if messages
+        were delivered one by one.
+        """
+        (source, dest), frames = link, [frame]
+        while not is_client(dest) and self._events and self._events[0][0] <= self.now:
+            following = self._events[0][2]
+            if not isinstance(following, _Arrival) or (following.link, following.life) != (
+                link,
+                life,
+            ):
+                break
+            if not isinstance(following.what, bytes):
+                break
+            heapq.heappop(self._events)
+            self.steps += 1
+            frames.append(following.what)
+        self.largest_batch = max(self.largest_batch, len(frames))
+        messages, at = [decode_message(one) for one in frames], 0
+        while at < len(messages) and self._lives.get(link, 0) == life:
+            count = self._deliver(source, dest, messages, frames, at)
+            for one in frames[at : at + count]:
+                self._hash.update(f"{source}>{dest}:".encode() + one)
+            at += count
+
+    def _deliver(
+        self, source: Hop, dest: Hop, messages: list[AnyMessage], frames: list[bytes], at: int
+    ) -> int:
+        """Deliver the next messages; returns how many that were."""
         if is_client(dest):
+            message = messages[at]
             receive = self._clients.get((dest, BrokerName(source)))
             if receive is not None:
                 for answer in receive(message, self.now):
                     self.send(dest[1:], answer, source)
-            return
+            return 1
         broker = BrokerName(dest)
         if broker in self._dead:
-            return
+            return 1
         self._find(broker, BrokerName(source), heard=True)
         try:
-            effects = self.brokers[broker].receive(source, message, self.now)
+            taken = self.brokers[broker].take(source, messages, self.now, at)
         except PeerError as error:
             if not is_client(source):
                 raise
-            effects = [Close(source, error.code, str(error))]
-        self._carry_out(broker, effects)
+            self._carry_out(broker, [Close(source, error.code, str(error))])
+            return 1
+        self._carry_out(broker, taken.effects, frames)
+        return taken.consumed
 
-    def _carry_out(self, broker: BrokerName, effects: Iterable[Effect]) -> None:
+    def _carry_out(
+        self, broker: BrokerName, effects: Iterable[Effect], frames: Sequence[bytes] = ()
+    ) -> None:
         for effect in effects:
             if self.observe is not None:
                 self.observe(broker, effect)
             match effect:
+                case Forward(hops, start, count):
+                    for frame in frames[start : start + count]:
+                        for hop in hops:
+                            self._post(Hop(broker), hop, frame)
                 case Send(hops, message):
                     frame = encode(message)
                     for hop in hops:
@@ -379,19 +440,22 @@ class Simulator:
 
         self._schedule(self.now + delay_s, ring)
 
-    def _transmit(self, source: Hop, dest: Hop, action: Callable[[], None]) -> None:
-        """Let something happen at the end of a link, behind all that is on it, while it lives."""
+    def _transmit(self, source: Hop, dest: Hop, what: bytes | Callable[[], None]) -> None:
+        """Let a message arrive, or something happen, at the end of a link, behind all that is on
+        it, while it lives."""
         link = (source, dest)
         chosen = self._choose(self.delay_steps) if self.delay_steps > 1 else 0
         arrives = max(self.now + DELAY_STEP_S * (1 + chosen), self._arrives.get(link, 0.0))
         self._arrives[link] = arrives
-        life = self._lives.get(link, 0)
+        self._schedule(arrives, _Arrival(self._arrive, link, self._lives.get(link, 0), what))
 
-        def act() -> None:
-            if self._lives.get(link, 0) == life:
-                action()
-
-        self._schedule(arrives, act)
+    def _arrive(self, arrival: _Arrival) -> None:
+        if self._lives.get(arrival.link, 0) != arrival.life:
+            return
+        if isinstance(arrival.what, bytes):
+            self._deliver_all(arrival.link, arrival.life, arrival.what)
+        else:
+            arrival.what()
 
     def _break(self, source: Hop, dest: Hop) -> None:
         self._lives[source, dest] = self._lives.get((source, dest), 0) + 1

@@ -21,7 +21,7 @@ import msgspec
 
 from overlay.broker.core import Broker
 from overlay.broker.turns import WORK
-from overlay.effects import CancelTimer, Close, Effect, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
 from overlay.messages import Hop, client_hop, is_client
 from overlay.trace import Record
 from overlay.wire.codec import decode_message, encode
@@ -231,17 +231,22 @@ class BrokerNode:
                 effects = broker.client_left(source[1:], NOW)
             else:
                 assert source is not None
-                effects = broker.receive(source, decode_message(what), NOW)
+                effects = broker.take(source, [decode_message(what)], NOW).effects
         except Exception as error:  # Any exception is a finding.
             return self._failed(core, f"{type(error).__name__}: {error}")
-        return self._carry_out(broker, core, effects)
+        return self._carry_out(broker, core, effects, what)
 
-    def _carry_out(self, broker: Broker, before: CoreState, effects: list[Effect]) -> CoreStep:
+    def _carry_out(
+        self, broker: Broker, before: CoreState, effects: list[Effect], what: bytes | str
+    ) -> CoreStep:
         sent: list[tuple[Hop, bytes]] = []
         records: list[Record] = []
         timers = dict.fromkeys(before.timers)
         for effect in effects:
             match effect:
+                case Forward(hops):
+                    assert isinstance(what, bytes)
+                    sent.extend((hop, what) for hop in hops)
                 case Send(hops, message):
                     frame = encode(message)
                     sent.extend((hop, frame) for hop in hops)

@@ -8,12 +8,12 @@ need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from overlay.broker.core import Broker
-from overlay.effects import Effect, Send
+from overlay.broker.core import Broker, Taken
+from overlay.effects import Effect, Forward, Send
 from overlay.messages import AnyMessage, Hop, Pub, Version, is_client
 from padres_tx.client.holdings import HoldingChange, Holdings
 
@@ -47,16 +47,30 @@ class NumbersByCall(Holdings):
 class StripsStamps(Broker):
     """Delivers publications to clients without their stamps."""
 
-    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
-        return [_stripped(effect) for effect in super().receive(source, message, now)]
+    def take(
+        self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+    ) -> Taken:
+        taken = super().take(source, messages, now, start)
+        effects = [part for effect in taken.effects for part in _stripped(effect, messages)]
+        return taken._replace(effects=effects)
 
 
-def _stripped(effect: Effect) -> Effect:
-    if not isinstance(effect, Send) or not isinstance(effect.message, Pub):
-        return effect
-    if not all(map(is_client, effect.hops)):
-        return effect
-    return Send(effect.hops, msgspec.structs.replace(effect.message, hidden=()))
+def _stripped(effect: Effect, messages: Sequence[AnyMessage]) -> list[Effect]:
+    """The effect, with its publications for clients as sends without their stamps."""
+    if isinstance(effect, Forward):
+        end = effect.start + effect.count
+        sends = [Send(effect.hops, message) for message in messages[effect.start : end]]
+    elif isinstance(effect, Send):
+        sends = [effect]
+    else:
+        return [effect]
+    return [_without_stamp(send) for send in sends]
+
+
+def _without_stamp(send: Send) -> Send:
+    if not isinstance(send.message, Pub) or not all(map(is_client, send.hops)):
+        return send
+    return Send(send.hops, msgspec.structs.replace(send.message, hidden=()))
 
 
 def stripped(broker: Broker) -> None:

@@ -12,13 +12,15 @@ This module knows nothing of what brokers do in a turn.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from overlay.broker.core import Broker
+from overlay.broker.core import Broker, Taken
 from overlay.effects import Effect
 from overlay.messages import AnyMessage, BrokerName, EngineMessage, Hop
+
+T = TypeVar("T")
 
 #: The limit of steps in one turn. In `tests/proofs/sim/test_turn_lengths.py` one core of a server
 #: takes 30,000 steps in a millisecond (2026, Python 3.11). So the limit is 10 ms there, and 20 ms
@@ -40,7 +42,7 @@ class StepCounter:
     def __init__(self) -> None:
         self.steps = 0
 
-    def run(self, call: Callable[[], list[Effect]]) -> list[Effect]:
+    def run(self, call: Callable[[], T]) -> T:
         """Make the call; `steps` grows."""
         traced, profiled = sys.gettrace(), sys.getprofile()
         sys.setprofile(self._called)
@@ -60,6 +62,13 @@ class StepCounter:
             self.steps += 1
 
 
+def described(message: AnyMessage) -> str:
+    """What a turn is called that begins with this message."""
+    if isinstance(message, EngineMessage):
+        return f"{message.engine} message of {len(bytes(message.body))} bytes"
+    return type(message).__name__
+
+
 class TurnCounter:
     """Counts the turns of the brokers of a simulated overlay while `counting` is set."""
 
@@ -76,7 +85,7 @@ class TurnCounter:
         """The steps of all turns."""
         return sum(turn.steps for turn in self.taken)
 
-    def take(self, broker: str, what: str, call: Callable[[], list[Effect]]) -> list[Effect]:
+    def take(self, broker: str, what: str, call: Callable[[], T]) -> T:
         if not self.counting:
             return call()
         counter = StepCounter()
@@ -90,13 +99,12 @@ class TurnCounter:
         turns = self
 
         class CountedBroker(Broker):
-            def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
-                what = type(message).__name__
-                if isinstance(message, EngineMessage):
-                    what = f"{message.engine} message of {len(bytes(message.body))} bytes"
-                base = super().receive
+            def take(
+                self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+            ) -> Taken:
+                what, base = described(messages[start]), super().take
                 return turns.take(
-                    self.name, f"{what} from {source}", lambda: base(source, message, now)
+                    self.name, f"{what} from {source}", lambda: base(source, messages, now, start)
                 )
 
             def wake(self, key: str, now: float) -> list[Effect]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
-from overlay.broker.core import Broker
-from overlay.effects import Effect, Send
+from overlay.broker.core import Broker, Taken
+from overlay.effects import Forward, Send
 from overlay.messages import BrokerName, Hop, Pub, client_hop, is_client
 from proofs.faults.client_bugs import EndsCallbacksAtCommit, NumbersByCall
 from proofs.sim.simulated_overlay import SimulatedOverlay
@@ -34,16 +34,21 @@ class Watched(Broker):
         super().__init__(*args, **more)
         self.meant: dict[Hop, list[set[int]]] = {}
 
-    def receive(self, source: Hop, message: Any, now: float) -> list[Effect]:
-        effects = super().receive(source, message, now)
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Pub):
-                pub = effect.message
-                found = self.routing.prt.matching(pub.point, self.versions.view(pub.hidden))
-                for hop in filter(is_client, effect.hops):
-                    mine = {entry.seq for entry in found if entry.hop == hop}
-                    self.meant.setdefault(hop, []).append(mine)
-        return effects
+    def take(self, source: Hop, messages: Sequence[Any], now: float, start: int = 0) -> Taken:
+        taken = super().take(source, messages, now, start)
+        for effect in taken.effects:
+            if isinstance(effect, Forward):
+                for pub in messages[effect.start : effect.start + effect.count]:
+                    self._note(pub, effect.hops)
+            elif isinstance(effect, Send) and isinstance(effect.message, Pub):
+                self._note(effect.message, effect.hops)
+        return taken
+
+    def _note(self, pub: Pub, hops: tuple[Hop, ...]) -> None:
+        found = self.routing.prt.matching(pub.point, self.versions.view(pub.hidden))
+        for hop in filter(is_client, hops):
+            mine = {entry.seq for entry in found if entry.hop == hop}
+            self.meant.setdefault(hop, []).append(mine)
 
 
 class Mixed(Run):

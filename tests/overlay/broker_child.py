@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from overlay.broker.core import Broker
+from overlay.broker.core import Broker, Taken
 from overlay.hosts.settings import Settings
-from overlay.messages import AnyMessage, Hop, Pub, Run
+from overlay.messages import AnyMessage, Hop, Pub
 from padres_tx.broker_process import run_broker
 from topologies import Topology
 
@@ -18,10 +19,12 @@ from topologies import Topology
 class Fragile(Broker):
     """A core with a planted bug: it fails at a publication with payload b"bug"."""
 
-    def pass_on(self, source: Hop, messages: list[AnyMessage], start: int = 0) -> list[Run]:
+    def take(
+        self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+    ) -> Taken:
         if any(isinstance(said, Pub) and said.payload == b"bug" for said in messages[start:]):
             raise KeyError("planted")
-        return super().pass_on(source, messages, start)
+        return super().take(source, messages, now, start)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from overlay.effects import Forward
 from overlay.errors import ProtocolError
 from overlay.messages import AnyMessage, BrokerName, Hop, Kind, Operation, Pub
 from padres_tx.client_messages import (
@@ -640,7 +641,8 @@ def test_begun_transactions_cost_plain_traffic_nothing() -> None:
         one.begin("D")
         one.hear("B1", Init(("E1", 0, n), n))
     published: list[AnyMessage] = [Pub("D", n, {"class": "q"}) for n in range(8)]
-    assert one.broker.pass_on(Hop("@D"), published) == [(("B1",), 8)]
+    taken = one.broker.take(Hop("@D"), published, 0.0)
+    assert taken.effects == [Forward((Hop("B1"),), 0, 8)]
     assert of_kind(one.send("@D", published[0]), Pub, "B1") == [published[0]]
     for _ in range(10):
         one.holds("D", "sub", P)

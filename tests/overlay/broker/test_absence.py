@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
-from overlay.broker.core import Broker
+from overlay.broker.core import Broker, Taken
 from overlay.broker.reach import REPORT_LIMIT, Missing
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
@@ -225,9 +226,11 @@ class Told(Broker):
         self.told.append(("reset", neighbour))
         return super().link_reset(neighbour, now)
 
-    def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
+    def take(
+        self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+    ) -> Taken:
         self.told.append(("message", source))
-        return super().receive(source, message, now)
+        return super().take(source, messages, now, start)
 
 
 class Alone:

@@ -257,3 +257,14 @@ def test_tapes_have_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.exit_code == 1
     assert list(here.iterdir()) == []
     assert [path.suffix for path in (tmp_path / "state" / ".tapes").iterdir()] == [".tape"]
+
+
+def test_brokers_find_several_messages_in_their_inboxes_at_once() -> None:
+    """So runs of publications are simulated as production routes them."""
+    shape = Shape("d-tx", 4, 6, 6, FAULTS)
+    largest = []
+    for seed in range(4):
+        run = RandomRun(shape.of_seed(seed), shape.tape(seed))
+        run.go()
+        largest.append(run.world.sim.largest_batch)
+    assert max(largest) > 1

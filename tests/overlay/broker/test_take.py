@@ -1,4 +1,4 @@
-"""Publications by the batch (`Broker.pass_on`) go where `receive` sends each of them."""
+"""`Broker.take`: messages taken together have the effects that they have one by one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import overlay.matching.index
 from overlay.broker.core import Broker
-from overlay.effects import Effect, Send
-from overlay.errors import PeerError
+from overlay.effects import Effect, Forward, Send
+from overlay.errors import PeerError, ProtocolError
 from overlay.filters import Filter, ge, present
 from overlay.identity import SALT_BITS
-from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub
+from overlay.messages import AnyMessage, BrokerName, Done, Hop, Inspect, Join, Operation, Pub
 from overlay.tables.space import Entry
 
 NEIGHBOURS: Final = ("A", "B")
@@ -49,35 +49,42 @@ def core(*, trace: bool = False) -> Broker:
 
 
 def one_by_one(made: Broker, source: Hop, messages: list[AnyMessage]) -> list[Any]:
-    told: list[Any] = []
+    """The effects if each message is handled by itself, without runs."""
+    done: list[Any] = []
     for message in messages:
         try:
-            told += sent(made.receive(source, message, 0.0))
+            effects = made.receive(source, message, 0.0)
         except PeerError as error:
-            return [*told, str(error)]
-    return told
+            return [*done, str(error)]
+        done += effects_of(effects, [message])
+    return done
 
 
-def by_the_batch(made: Broker, source: Hop, messages: list[AnyMessage]) -> list[Any]:
+def together(made: Broker, source: Hop, messages: list[AnyMessage]) -> list[Any]:
     """The same as a host does it."""
-    told: list[Any] = []
+    done: list[Any] = []
     at = 0
-    while True:
-        for hops, count in made.pass_on(source, messages, at):
-            assert count > 0
-            told += [(hops, message) for message in messages[at : at + count] if hops]
-            at += count
-        if at == len(messages):
-            return told
+    while at < len(messages):
         try:
-            told += sent(made.receive(source, messages[at], 0.0))
+            taken = made.take(source, messages, 0.0, at)
         except PeerError as error:
-            return [*told, str(error)]
-        at += 1
+            return [*done, str(error)]
+        assert taken.consumed > 0
+        done += effects_of(taken.effects, messages)
+        at += taken.consumed
+    return done
 
 
-def sent(effects: list[Effect]) -> list[tuple[tuple[Hop, ...], AnyMessage]]:
-    return [(effect.hops, effect.message) for effect in effects if isinstance(effect, Send)]
+def effects_of(effects: list[Effect], messages: list[AnyMessage]) -> list[Any]:
+    """What a host has to do, with forwarded messages written out."""
+    done: list[Any] = []
+    for effect in effects:
+        if isinstance(effect, Forward):
+            end = effect.start + effect.count
+            done += [Send(effect.hops, message) for message in messages[effect.start : end]]
+        else:
+            done.append(effect)
+    return done
 
 
 class_values = st.sampled_from(["x", "y"])
@@ -160,14 +167,14 @@ changes = st.sampled_from([end_version, end_version, open_version, vote_version,
 
 @pytest.mark.slow
 @settings(max_examples=100)
-@given(st.lists(st.tuples(batches(), changes), min_size=4, max_size=12))
-def test_publications_go_where_receive_sends_them(
-    script: list[tuple[tuple[Hop, list[AnyMessage]], Any]],
+@given(st.lists(st.tuples(batches(), changes), min_size=4, max_size=12), st.booleans())
+def test_together_messages_have_the_effects_that_they_have_one_by_one(
+    script: list[tuple[tuple[Hop, list[AnyMessage]], Any]], trace: bool
 ) -> None:
-    plain, batched = core(), core()
+    plain, batched = core(trace=trace), core(trace=trace)
     for (source, messages), change in script:
         expected = one_by_one(plain, source, messages)
-        assert repr(by_the_batch(batched, source, messages)) == repr(expected)  # NaN is not NaN.
+        assert repr(together(batched, source, messages)) == repr(expected)  # NaN is not NaN.
         change(plain)
         change(batched)
 
@@ -186,30 +193,49 @@ def test_what_goes_the_same_way_is_one_run() -> None:
     said: list[AnyMessage] = [
         Pub("p", n, {"cls": "xy"[n // 3 % 2], "n": n}, life=life) for n in range(9)
     ]
-    assert made.pass_on(Hop("@p"), said) == [(("A",), 3), (("B",), 3), (("A",), 3)]
-    assert made.pass_on(Hop("@p"), said, 4) == [(("B",), 2), (("A",), 3)]
+    assert runs(made, "@p", said) == [(("A",), 0, 3), (("B",), 3, 3), (("A",), 6, 3)]
+    assert runs(made, "@p", said, 4) == [(("B",), 4, 2), (("A",), 6, 3)]
     # Not back to where they came from.
-    assert made.pass_on(Hop("A"), said) == [((), 3), (("B",), 3), ((), 3)]
+    assert runs(made, "A", said) == [(("B",), 3, 3)]
 
 
-def test_what_is_not_only_to_go_on_is_left_for_receive() -> None:
+def runs(made: Broker, source: str, messages: list[AnyMessage], start: int = 0) -> list[Any] | None:
+    """Where the next run goes; None if the next message is not taken as a run."""
+    taken = made.take(Hop(source), messages, 0.0, start)
+    if not taken.is_run:
+        assert taken.consumed == 1
+        return None
+    return [(e.hops, e.start, e.count) for e in taken.effects if isinstance(e, Forward)]
+
+
+def test_a_run_ends_at_the_first_message_that_needs_more_than_routing() -> None:
     made = core()
     subscribed(made, "A", Filter(cls="x"))
     life = made.life_of(Hop("@p"))
     good = Pub("p", 1, {"cls": "x", "n": 1}, life=life)
     bad = Pub("p", 2, {"cls": "x", "n": float("inf")}, life=life)
-    assert made.pass_on(Hop("@p"), [good, bad, good]) == [(("A",), 1)]
-    assert made.pass_on(Hop("@p"), [good, bad, good], 1) == []
-    assert made.pass_on(Hop("@p"), [good, Done(1), good]) == [(("A",), 1)]
-    assert made.pass_on(Hop("@p"), [Pub("p", 1, good.point)]) == []  # It lacks its life.
-    assert made.pass_on(Hop("@q"), [Pub("q", 1, {"cls": "x"})]) == []  # Advertised nothing.
+    one = [(("A",), 0, 1)]
+    assert runs(made, "@p", [good, bad, good]) == one
+    assert runs(made, "@p", [good, bad, good], 1) is None
+    assert runs(made, "@p", [good, Inspect(1, "tables"), good]) == one
+    assert runs(made, "@p", [Pub("p", 1, good.point)]) is None  # It lacks its life.
+    assert runs(made, "@q", [Pub("q", 1, {"cls": "x"})]) is None  # Advertised nothing.
     made.versions.begin(VERSION)
-    assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]  # Nobody can commit it yet.
+    assert runs(made, "@p", [good]) == one  # The transaction cannot be committed yet.
     made.versions.vote(VERSION)
-    assert made.pass_on(Hop("@p"), [good]) == []  # It needs a stamp.
-    assert made.pass_on(Hop("B"), [good]) == [(("A",), 1)]
+    assert runs(made, "@p", [good]) is None  # It needs a stamp.
+    assert runs(made, "B", [good]) == one
     made.versions.commit(VERSION)
-    assert made.pass_on(Hop("@p"), [good]) == [(("A",), 1)]
+    assert runs(made, "@p", [good]) == one
     stamped = Pub("p", 1, good.point, hidden=(VERSION,), life=life)
-    assert made.pass_on(Hop("B"), [good, stamped]) == [(("A",), 1)]
-    assert core(trace=True).pass_on(Hop("B"), [good]) == []
+    assert runs(made, "B", [good, stamped]) == one
+
+
+def test_with_a_trace_publications_are_routed_together_too() -> None:
+    made = core(trace=True)
+    subscribed(made, "A", Filter(cls="x"))
+    good = Pub("p", 1, {"cls": "x", "n": 1})
+    assert runs(made, "B", [good, good]) == [(("A",), 0, 1), (("A",), 1, 1)]
+    bad: list[AnyMessage] = [Pub("p", 1, {"cls": float("nan")})]
+    with pytest.raises(ProtocolError, match="forwarded an invalid publication"):
+        made.take(Hop("B"), bad, 0.0)
