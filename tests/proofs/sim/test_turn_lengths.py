@@ -159,12 +159,14 @@ def test_operations_that_queue_behind_a_tcm_are_done_in_short_turns(engine: str)
 def test_operations_that_a_decision_releases_are_done_in_short_turns() -> None:
     counted = CountedOverlay()
     world = counted.world
+    clients = [client for at, client in enumerate(counted.more_clients()) if at % 3 < 2]
+    world.sim.run()
     # While a link is silent a D-TX stays undecided, and operations on what it read have to wait.
     world.sim.cut("B2", "B3", 5.0)
     tx = world.begin("d-tx", "E", [Step("E", "pub", point={"class": "p", "x": 1})])
     world.sim.run(until=world.sim.now + 0.5)
     for at in range(1000):
-        world.plain("M", "sub", box(1, 2000 - at))
+        world.plain(clients[at % len(clients)], "sub", box(1, 2000 - at))
     world.sim.run(until=world.sim.now + 0.5)
     assert sum(len(broker.held) for broker in world.sim.brokers.values()) == 1000
     counted.go(lambda: tx)
