@@ -400,6 +400,21 @@ class Search(Generic[E]):
         self.done = not (stack or self._at < len(self._group))
         return found
 
+    @property
+    def filter(self) -> Filter:
+        return self._filter
+
+    def remaining(self) -> list[E]:
+        """All entries that are still to be found; the search stays where it is."""
+        ahead: Search[E] = Search.__new__(Search)
+        ahead._filter, ahead._stack = self._filter, list(self._stack)
+        ahead._group, ahead._at = self._group, self._at
+        ahead.done, ahead.looked = self.done, 0
+        found: list[E] = []
+        while not ahead.done:
+            found += ahead.some(1000)
+        return found
+
 
 def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:
     """Runs of identical hops, the first of which has `count` members already. Hops that are equal

@@ -31,7 +31,8 @@ import msgspec
 
 from overlay.broker.core import Broker
 from overlay.filters import Filter
-from overlay.matching.index import Index
+from overlay.matching.index import Index, Search
+from overlay.matching.tree import IndexRecord, Node
 from overlay.messages import Version
 from overlay.notation import format_filter
 from overlay.tables.routing import Routing
@@ -61,6 +62,14 @@ def _index(entries: Iterable[Entry]) -> Index[Entry]:
     return index
 
 
+def _search(filter: Filter, entries: Iterable[Entry]) -> Search[Entry]:
+    """A search that has these entries before it, in a tree of its own."""
+    root: Node[Entry] = Node()
+    for number, entry in enumerate(entries):
+        root.insert(IndexRecord(entry, entry.filter, entry.hop, number))
+    return Search(root, filter)
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is Filter:
@@ -71,6 +80,9 @@ class _Pickler(pickle.Pickler):
             return _filter, (number,)
         if type(thing) is Index:
             return _index, (sorted(thing, key=by_client_and_number),)
+        if type(thing) is Search:
+            remaining = sorted(thing.remaining(), key=by_client_and_number)
+            return _search, (thing.filter, remaining)
         return NotImplemented
 
 
@@ -150,6 +162,8 @@ def _choose(kind: type) -> _Write:
         return _box
     if kind is Index:
         return _entries
+    if kind is Search:
+        return _remaining
     if kind is Routing:
         return _mutable(_routing)
     if kind in (list, deque):
@@ -191,6 +205,11 @@ def _text(filter: Filter) -> str:
 
 def _box(to: _Writer, thing: Filter) -> None:
     to.out.append(_text(thing))
+
+
+def _remaining(to: _Writer, thing: Search[Entry]) -> None:
+    _box(to, thing.filter)
+    _entries(to, thing.remaining())
 
 
 def _raw(to: _Writer, thing: msgspec.Raw) -> None:
