@@ -74,9 +74,7 @@ from padres_tx.client_messages import (
 from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol import inspection, static_state
 from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, shortened
-from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.plan_execution import PlanExecution
-from padres_tx.protocol.questions import Questions
 from padres_tx.protocol.static_state import (
     Admitted,
     Complete,
@@ -98,7 +96,6 @@ class STx(PlanExecution):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        self.questions = Questions(self)
         #: The (un-)advertisements of what is committed and not settled, by client and number.
         self._spreading: dict[tuple[str, int], StaticState] = {}
 
@@ -127,10 +124,8 @@ class STx(PlanExecution):
                 return self._decided(source, message, now)
             case PlanSettled():
                 return self._settled(source, message, now)
-            case AskOutcome(at_once=True):
-                return self.questions.explain(source, message.tx)
             case Ask() | AskOutcome():
-                return self.questions.ask(source, message.tx, now)
+                return self.asked(source, message, now)
             case Answer():
                 return self.questions.answered(source, message, now)
         raise ProtocolError(f"{self.name} takes no {type(message).__name__}")
@@ -421,21 +416,6 @@ class STx(PlanExecution):
     def _stop_spreading(self, tx: StaticState) -> None:
         for operation in tx.operations.values():
             self._spreading.pop((operation.client, operation.seq), None)
-
-    # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
-
-    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
-        known = self.txs.get(tx)
-        return known.ended if known is not None else self.ended.get(tx, now)
-
-    def stands(self, tx: TxID, asker: Hop) -> str:
-        known = self.txs.get(tx)
-        if known is None or not known.open:
-            return ""
-        return "cut off" if known.upstream == asker and not known.at_edge else "open"
-
-    def learned(self, answer: Answer, now: float) -> list[Effect]:
-        raise AssertionError(f"{self.name} asks no questions of its own")
 
 
 # No cycle is promised between transactions whose event spaces are disjoint; such transactions have

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from overlay.broker.core import Broker
-from overlay.broker.engine import Engine
 from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
@@ -37,7 +36,8 @@ from padres_tx.protocol import static_state
 from padres_tx.protocol.admission import ClientWords, Conflict, in_order
 from padres_tx.protocol.broker_messages import shortened
 from padres_tx.protocol.compensation import Reservations, Undo, reserved_by_others
-from padres_tx.protocol.outcomes import REUSED, Outcomes
+from padres_tx.protocol.outcomes import REUSED
+from padres_tx.protocol.questions import OutcomeEngine
 from padres_tx.protocol.static_state import (
     Admitted,
     AnyStaticMessage,
@@ -69,18 +69,16 @@ WAITING_PER_UNIT = 50
 PLANNED = 1 << 48
 
 
-class Planning(Engine):
+class Planning(OutcomeEngine[StaticState]):
     """Static transactions at one broker, up to the vote."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.routing = broker.routing
-        self.txs: dict[TxID, StaticState] = {}
         #: What was admitted for clients of this broker and is not carried out yet.
         self.reserved = Reservations()
         #: Those whose steps are being admitted here, slice by slice.
         self._admitting: dict[TxID, StaticState] = {}
-        self.ended = Outcomes()
 
     @abstractmethod
     def spread(self, tx: StaticState, decide: DecidePlan, now: float) -> list[Effect]:

@@ -19,16 +19,18 @@ A broker that has too many questions open says "busy", which never counts as "un
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from overlay.broker.core import Broker
+from overlay.broker.engine import Engine
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
 from padres_tx.client_messages import (
     QUESTIONS_PER_CLIENT,
+    AskOutcome,
     OutcomeReply,
     Standing,
     TxID,
@@ -52,27 +54,53 @@ NOBODY_KNOWS = (
 )
 
 
-class Asked(Protocol):
-    """What an engine at a broker has to say to questions."""
+class KnownTransaction(Protocol):
+    """A transaction as an engine at a broker knows it."""
 
-    broker: Broker
-    ended: Outcomes
+    upstream: Hop
+    ended: EndedTx | None
 
     @property
-    def name(self) -> str: ...
+    def at_edge(self) -> bool: ...
+
+    @property
+    def open(self) -> bool: ...
+
+
+T = TypeVar("T", bound=KnownTransaction)
+
+
+class OutcomeEngine(Engine, Generic[T]):
+    """An engine that remembers the outcomes of its transactions, and answers questions for them."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.txs: dict[TxID, T] = {}
+        self.ended = Outcomes()
+        self.questions = Questions(self)
+
+    def asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
+        """A client or a neighbour asks for an outcome, or a client why there is none yet."""
+        if isinstance(ask, AskOutcome) and ask.at_once:
+            return self.questions.explain(source, ask.tx)
+        return self.questions.ask(source, ask.tx, now)
 
     def outcome(self, tx: TxID, now: float) -> EndedTx | None:
         """How a transaction has ended, if this broker knows or remembers it."""
-        ...
+        known = self.txs.get(tx)
+        return known.ended if known is not None else self.ended.get(tx, now)
 
     def stands(self, tx: TxID, asker: Hop) -> str:
         """ "open" if the decision will come here; "cut off" if only the asker could bring it; ""
         if the transaction is not open here."""
-        ...
+        known = self.txs.get(tx)
+        if known is None or not known.open:
+            return ""
+        return "cut off" if known.upstream == asker and not known.at_edge else "open"
 
     def learned(self, answer: Answer, now: float) -> list[Effect]:
         """Take the answer to a question of the engine's own (`Questions.wonder`)."""
-        ...
+        raise AssertionError(f"{self.name} asks no questions of its own")
 
 
 class Question:
@@ -92,7 +120,7 @@ class Question:
 class Questions:
     """The open questions of one engine at one broker; see the module's docstring."""
 
-    def __init__(self, engine: Asked) -> None:
+    def __init__(self, engine: OutcomeEngine[Any]) -> None:
         self._engine = engine
         self._open: dict[TxID, Question] = {}
         #: What neighbours were asked and have not answered. Dicts, for their order.
@@ -135,7 +163,7 @@ class Questions:
         return self._reply(asker, Answer(tx, "waiting", reason=missing))
 
     def wonder(self, tx: TxID, upstream: Hop, now: float) -> list[Effect]:
-        """The engine itself wants to know, from this neighbour; `Asked.learned` gets the answer."""
+        """The engine itself wants to know, from this neighbour; it gets the answer in `learned`."""
         question = self._open.setdefault(tx, Question())
         question.unknown.discard(upstream)
         question.busy.discard(upstream)

@@ -47,7 +47,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from overlay.broker.core import Broker
-from overlay.broker.engine import Engine
 from overlay.broker.requests import Tasks
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
@@ -81,8 +80,7 @@ from padres_tx.protocol.dynamic_messages import (
     codec,
 )
 from padres_tx.protocol.dynamic_state import YES, DynamicState, Verdict
-from padres_tx.protocol.outcomes import EndedTx, Outcomes
-from padres_tx.protocol.questions import Questions
+from padres_tx.protocol.questions import OutcomeEngine
 
 #: How long after a deadline brokers act on it that do not decide: the decision of the one that
 #: does, which it makes at the deadline, comes first unless the way is cut or very slow.
@@ -102,17 +100,14 @@ PHASES: dict[type, tuple[str, ...]] = {
 ABORT_REQUESTED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
 
-class TwoPhaseCommit(Engine):
+class TwoPhaseCommit(OutcomeEngine[DynamicState]):
     """The votes and the decision at one broker; see the module's docstring."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.routing = broker.routing
-        self.txs: dict[TxID, DynamicState] = {}
         #: Those that were asked for their votes and are not decided here.
         self.preparing: dict[TxID, DynamicState] = {}
-        self.ended = Outcomes()
-        self.questions = Questions(self)
         #: The method for each type of message; an engine adds its own.
         self.receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Prepare: self._asked_to_vote,
@@ -121,9 +116,9 @@ class TwoPhaseCommit(Engine):
             Decided: self._decided,
             Forget: self._forget,
             AbortRequest: self._abort_requested,
-            Ask: self._asked,
-            Answer: self._answered,
-            AskOutcome: self._asked,
+            Ask: self.asked,
+            Answer: self.questions.answered,
+            AskOutcome: self.asked,
         }
 
     # --- what an engine decides (isolation) ---
@@ -450,29 +445,6 @@ class TwoPhaseCommit(Engine):
     def _decider(self, tx: DynamicState) -> str:
         home = self.routing.crt.get(ClientName(tx.id[0]))
         return str(home.edge) if home is not None else f"the broker of {tx.id[0]}"
-
-    # --- questions for the outcome (padres_tx.protocol.questions.Asked) ---
-
-    def _asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
-        if isinstance(ask, AskOutcome) and ask.at_once:
-            return self.questions.explain(source, ask.tx)
-        return self.questions.ask(source, ask.tx, now)
-
-    def _answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
-        return self.questions.answered(source, answer, now)
-
-    def outcome(self, tx: TxID, now: float) -> EndedTx | None:
-        known = self.txs.get(tx)
-        return known.ended if known is not None else self.ended.get(tx, now)
-
-    def stands(self, tx: TxID, asker: Hop) -> str:
-        known = self.txs.get(tx)
-        if known is None or not known.open:
-            return ""
-        return "cut off" if known.upstream == asker and not known.at_edge else "open"
-
-    def learned(self, answer: Answer, now: float) -> list[Effect]:
-        raise AssertionError(f"{self.name} asks no questions of its own")
 
     # --- small things ---
 
