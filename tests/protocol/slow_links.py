@@ -22,7 +22,7 @@ from typing import Any
 import networkx as nx
 
 from overlay.broker.core import Broker
-from overlay.hosts.simulator import STEP_LIMIT, NeverSettles, Simulator
+from overlay.hosts.simulator import STEP_LIMIT, NeverSettles, Simulator, _Arrival
 from overlay.messages import Hop
 from proofs.sim.simulated_overlay import SimulatedOverlay
 
@@ -41,18 +41,13 @@ class Links(Simulator):
         self._queues: dict[tuple[Hop, Hop], deque[Callable[[], None]]] = {}
         self._order: list[tuple[Hop, Hop]] = []
 
-    def _transmit(self, source: Hop, dest: Hop, action: Callable[[], None]) -> None:
+    def _transmit(self, source: Hop, dest: Hop, what: bytes | Callable[[], None]) -> None:
         link = (source, dest)
         if link not in self._queues:
             self._queues[link] = deque()
             self._order.append(link)
-        life = self._lives.get(link, 0)
-
-        def act() -> None:
-            if self._lives.get(link, 0) == life:
-                action()
-
-        self._queues[link].append(act)
+        arrival = _Arrival(self._arrive, link, self._lives.get(link, 0), what)
+        self._queues[link].append(arrival)
 
     def begin_choosing(self) -> None:
         """From here on runs differ; first in the order of the links."""
