@@ -115,6 +115,13 @@ def _handled(
                 tx = operation.tx if operation is not None else None
                 if tx is not None and tx.engine not in REPLICATED and record.tx != tx.name:
                     continue
+                taken_back = (
+                    operation is not None
+                    and event.cause is None
+                    and (record.op_kind != operation.event.record.op_kind)
+                )
+                if taken_back:
+                    continue  # A client that leaves takes its entries back under their numbers.
                 name = operation.name if operation is not None else ""
                 if event.moved_by and operation is not None and tx is not None:
                     late = event.moved_by in left_out[tx.name].by(operation)

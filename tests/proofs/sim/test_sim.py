@@ -268,3 +268,10 @@ def test_brokers_find_several_messages_in_their_inboxes_at_once() -> None:
         run.go()
         largest.append(run.world.sim.largest_batch)
     assert max(largest) > 1
+
+
+def test_what_a_leaving_client_takes_back_is_not_taken_for_its_operations() -> None:
+    """In slices it takes its entries back one by one, each under the number of its operation."""
+    faults = "delay,link-cut,client-crash,partition,broker-restart"
+    replay = ("--engine", "s-tx", "--replay", "9067", "--faults", faults, "--crowded")
+    assert "no anomaly in this run" in padres_tx(*replay, "--slice", "1").stdout
