@@ -37,6 +37,7 @@ coverage: .venv/.test
 # Users' programs on real processes under bad luck, at full size: some minutes.
 trials: .venv/.test
 	$(BIN)/python -m tests.trials.handovers $(ARGS)
+	$(BIN)/python -m tests.trials.rude_guest
 
 # Which small changes of the code no test notices, in a sample: some minutes. ARGS=--help for more.
 mutants: .venv/.test

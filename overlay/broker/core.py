@@ -284,6 +284,7 @@ class Broker(WaitingOperations):
         self._lost.pop(source, None)
         for task in self._tasks.reset(source):
             effects += self._finished(task, now)
+        effects += self._answers_came()
         for service in self.hosted():
             effects += service.link_reset(source, now)
         return effects
@@ -311,6 +312,7 @@ class Broker(WaitingOperations):
                 del self._lost[hop]
                 for task in self._tasks.give_up(hop):
                     effects += self._finished(task, now)
+                effects += self._answers_came()
         return effects
 
     def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
@@ -524,7 +526,7 @@ class Broker(WaitingOperations):
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
         waits = len(self._tasks) or self._held or self._waiting or self._joining
-        return not (waits or self._tasks.is_late or len(self._jobs) or self._long)
+        return not (waits or self._tasks.is_late or len(self._jobs) or self._long or self._awaiting)
 
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if source in self._long:
@@ -653,6 +655,7 @@ class Broker(WaitingOperations):
     def long_done(self, long: LongWork, now: float) -> list[Effect]:
         """Long work is over: answer for it, and take what its source has said since."""
         long.task.waiting -= 1
+        self._awaiting.pop(long.task, None)
         effects: list[Effect] = []
         if isinstance(long, LongLeave):
             del self._long[long.source]
@@ -861,7 +864,8 @@ class Broker(WaitingOperations):
         task = self._tasks.answered(source, done.req)
         if done.code and not task.error[0]:
             task.error = (done.code, done.reason)
-        return self._finished(task, now)
+        effects = self._answers_came(task) if self._awaiting else []
+        return effects + self._finished(task, now)
 
     def _finished(self, task: Task, now: float) -> list[Effect]:
         """Answer the task's origin if nothing is outstanding any more."""

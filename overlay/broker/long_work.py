@@ -59,11 +59,20 @@ if TYPE_CHECKING:
 
 #: Units of work (`overlay.broker.turns`) for an entry that is dropped: to find out which neighbours
 #: know it, and to take it out of the index.
-DROP_UNITS = 3
+DROP_UNITS = 6
 
 #: Units for a subscription that may have to be moved: to compare what is advertised before and
 #: after, and to send it.
-MOVE_UNITS = 3
+MOVE_UNITS = 6
+
+#: Answers of neighbours for which long work waits before it goes on, and those up to which it need
+#: not. What it sends shares the links with everybody's publications: a slower neighbour would have
+#: all of it in front of them.
+ANSWERS_AWAITED = 64
+ANSWERS_FEW = 32
+
+#: Entries that are looked at, to see whether a filter covers them, for a unit of work.
+LOOKS_PER_UNIT = 8
 
 #: Holes of a client that are compared with one of its words for a unit of work.
 HOLES_PER_UNIT = 16
@@ -78,6 +87,15 @@ class LongWork(ABC):
         self.task = task
         #: It waits in the queue of operations, or is over: there is nothing to do for it now.
         self.pauses = False
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether neighbours have to answer before it goes on. Its task waits for itself, too."""
+        return self.task.waiting > ANSWERS_AWAITED
+
+    @property
+    def may_go_on(self) -> bool:
+        return self.task.waiting <= ANSWERS_FEW
 
     @abstractmethod
     def work(self, now: float) -> Worked:
@@ -145,7 +163,7 @@ class LongOperation(LongWork):
     def _look(self) -> None:
         """Look at some of the client's entries around the filter."""
         operation, view = self.operation, self.broker.versions.view()
-        for entry in self._search.some(self.parts(1), view):
+        for entry in self._search.some(self.broker.slice * LOOKS_PER_UNIT, view):
             if entry.client != operation.client:
                 continue
             (self._yes if entry.positive else self._holes).append(entry)
@@ -174,7 +192,7 @@ class LongOperation(LongWork):
         if self._search_hole is None:
             self._search_hole = self._space.search([hole.filter])
         view = self.broker.versions.view()
-        for entry in self._search_hole.some(self.parts(1), view):
+        for entry in self._search_hole.some(self.broker.slice * LOOKS_PER_UNIT, view):
             if entry.client == hole.client and entry.positive and entry.seq < hole.seq:
                 break
         else:

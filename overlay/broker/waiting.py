@@ -74,6 +74,8 @@ class WaitingOperations(Recorder):
         self._jobs = Jobs()
         #: Long work that a hop waits for (`overlay.broker.long_work`).
         self._long: dict[Hop, LongWork] = {}
+        #: Long work that waits for neighbours to answer, by its task.
+        self._awaiting: dict[Task, LongWork] = {}
 
     @abstractmethod
     def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
@@ -179,6 +181,16 @@ class WaitingOperations(Recorder):
             return []
         return long.resumed(part, now)
 
+    def _answers_came(self, *tasks: Task) -> list[Effect]:
+        """Go on with long work that has waited for answers, of these tasks or of any."""
+        effects: list[Effect] = []
+        for task in tasks or list(self._awaiting):
+            long = self._awaiting.get(task)
+            if long is not None and long.may_go_on:
+                del self._awaiting[task]
+                effects += self._jobs.add("", long)
+        return effects
+
     def in_turn(self, engine: str, context: Any, now: float) -> list[Effect]:
         """Let an engine change the tables slice by slice, in its turn among operations.
 
@@ -203,6 +215,9 @@ class WaitingOperations(Recorder):
         """Do the next slice of what takes long."""
         engine, context = self._jobs.next()
         if isinstance(context, LongWork):
+            if context.awaits_answers:
+                self._awaiting[context.task] = context
+                return self._jobs.again()
             worked = context.work(now)
         elif not engine:
             return [*self.release(now), *self._jobs.again()]

@@ -360,7 +360,7 @@ class Host:
         # For what an acknowledgement that came has made room for.
         self._touch(peer)
         if not (peer in self._flow.waiting or peer.hop in self._busy):
-            self._rounds.add(peer)
+            self._rounds.come(peer)
         self._end_turn(now)
 
     def _noted(self, peer: Peer) -> None:
@@ -442,8 +442,8 @@ class Host:
             except PeerError as error:
                 self._expel(peer, error)
                 return len(messages)
+            self._rounds.use(peer, units_of(taken, messages[at]))
             at += taken.consumed
-            self._rounds.use(peer, units_of(taken))
             if self._carry_out(taken.effects, frames) and self._peers.get(hop) is not peer:
                 return len(messages)  # The rest is from a peer that is not here any more.
         return at

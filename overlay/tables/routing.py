@@ -73,12 +73,12 @@ class Retargeting:
 
     Let s(0), s(1), ... be whether an entry has to be known to the hop before and after each change
     that concerns it. The part of change i, when it comes to the entry, compares s(i-1) with what
-    the tables say now, s(m), m >= i, and if they differ tells the hop s(m). Parts go on in the
-    order of the changes. Say that the hop was last told s(a), or knows s(0) = s(a), and that the
-    tables say s(n) in the end, another thing. Whoever told s(a) was the part of a change up to a,
-    so that of change a+1 comes after it. That compares s(a) with s(m), m > a. If they differ, it
-    tells, and s(a) was not the last. If not, the same holds for change m+1, and so on up to the
-    last, which compares s(a) with s(n) and tells. So in the end the hop knows what the tables say.
+    the tables say now, s(m), m >= i, and if they differ tells the hop s(m). Say that the hop was
+    last told s(a), or was never told and knows s(a) = s(0), and that the tables say s(n) in the
+    end, another thing. It was told before change a+1, so the part of that change comes later, and
+    compares s(a) with s(m), m > a. If they differ, it tells, and s(a) was not the last. If not, the
+    same holds for change m+1, which is later than this, and so on up to the last change. Its part
+    compares s(a) with s(n), and tells. So in the end the hop knows what the tables say.
 
     An entry of the PRT that comes meanwhile is sent as the tables say, and one that goes is dropped
     at every hop for which something is under way: it may be known there. To be told what one knows
@@ -319,7 +319,7 @@ class Routing:
             assert scope.version is None
             search = self.prt.search(changed)
             found = search.some(limit, scope.view)
-            if not search.done or any(job.source == source for job in self.retargeting):
+            if not search.done:
                 job = Retargeting(source, search, found)
                 self.retargeting[job] = None
                 change()

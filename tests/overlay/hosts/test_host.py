@@ -14,7 +14,7 @@ from overlay.effects import CancelTimer, Effect, SetTimer
 from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.peers import Peer
-from overlay.hosts.rounds import CLIENT_UNITS, MESSAGE_UNITS, ROUND_UNITS, Rounds
+from overlay.hosts.rounds import CLIENT_UNITS, FRESH_UNITS, MESSAGE_UNITS, ROUND_UNITS, Rounds
 from overlay.hosts.settings import CLIENT_GRACE_S
 from overlay.messages import (
     PROTOCOL_VERSION,
@@ -86,6 +86,10 @@ class Setting:
         self.host.accept(self.wires[name], Hello(PROTOCOL_VERSION, role, name, f"i-{name}"))
 
     def say(self, name: str, *messages: Message) -> None:
+        self.arrive(name, *messages)
+        self.clock.advance(0)  # A round may have been over.
+
+    def arrive(self, name: str, *messages: Message) -> None:
         self.host.arrived(self.wires[name].peer, [pack(message) for message in messages])
 
     def subscribed(self, name: str) -> None:
@@ -247,7 +251,7 @@ def test_a_client_with_many_operations_takes_turns_with_the_others() -> None:
     setting.answer("B")
     setting.clock.advance(0)
     flood = [Operation(0, "sub", "rude", n, Filter(cls="y", n=n)) for n in range(1000)]
-    setting.say("rude", *flood)
+    setting.arrive("rude", *flood)
     rude = setting.wires["rude"].peer
     left = len(rude.link.inbox)
     per_round = (ROUND_UNITS + CLIENT_UNITS) / MESSAGE_UNITS + 1
@@ -256,7 +260,7 @@ def test_a_client_with_many_operations_takes_turns_with_the_others() -> None:
     after = len(rude.link.inbox)
     assert 0 < left - after <= per_round
     # A publication that comes now is there after the next turn, not after the whole flood.
-    setting.say("A", Pub("p", 1, {"cls": "x"}))
+    setting.arrive("A", Pub("p", 1, {"cls": "x"}))
     setting.round()
     assert Pub("p", 1, {"cls": "x"}) in setting.wires["s"].take()
     assert len(rude.link.inbox) >= 1000 - 4 * per_round
@@ -305,3 +309,22 @@ def test_clients_that_vanish_at_once_leave_over_several_rounds() -> None:
     setting.say("c199", Join(1, "c199", ""))
     setting.clock.advance(0)
     assert list(setting.core.routing.crt) == ["c199"]
+
+
+def test_a_peer_that_comes_with_its_first_message_is_served_before_those_that_have_more() -> None:
+    rounds = Rounds()
+    busy, fresh, late = (Peer(Hop(name), Link(name)) for name in ("@busy", "@fresh", "@late"))
+    rounds.come(busy)
+    while not rounds.over:
+        assert rounds.next() is busy
+        rounds.use(busy, CLIENT_UNITS)
+        rounds.add(busy)
+    rounds.come(fresh)
+    assert not rounds.over
+    assert rounds.next() is fresh
+    rounds.use(fresh, FRESH_UNITS)
+    rounds.come(late)
+    assert rounds.over  # There is a limit to that, too.
+    rounds.come(fresh)
+    rounds.used = 0
+    assert [rounds.next(), rounds.next(), rounds.next()] == [late, busy, fresh]
