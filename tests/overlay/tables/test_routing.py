@@ -216,12 +216,15 @@ def test_of_clients_of_one_name_that_come_at_once_exactly_one_is_let_in(
         effects = sim.brokers[BrokerName(edge)].receive(Hop("@D"), Join(1, "D", ""), 0.0)
         sim._carry_out(BrokerName(edge), effects)
 
-    def watch(source: Hop, dest: Hop, message: AnyMessage) -> None:
-        if dest == "@D":
-            assert isinstance(message, Done)
-            answers[source].append(message.code)
-        else:
-            deliver(source, dest, message)
+    def watch(
+        source: Hop, dest: Hop, messages: list[AnyMessage], frames: list[bytes], at: int
+    ) -> int:
+        if dest != "@D":
+            return deliver(source, dest, messages, frames, at)
+        message = messages[at]
+        assert isinstance(message, Done)
+        answers[source].append(message.code)
+        return 1
 
     deliver = sim._deliver
     sim._deliver = watch  # type: ignore[method-assign]
