@@ -6,6 +6,7 @@ OverlayError
 ├── OperationError       the caller's mistake: the operation was refused, nothing has changed
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
+│   ├── LimitReached     the client, or the broker in all, has as much of something as it may
 │   └── NameTaken        a client of that name is connected already
 │       └── NameAway     it has just lost its connection, and may come back: try again soon
 ├── Overloaded           too many clients connect at once; trying again soon may succeed
@@ -67,6 +68,12 @@ class NotHeld(OperationError):
     """Un-subscribing or un-advertising a filter of which the client holds no part."""
 
     code = "not-held"
+
+
+class LimitReached(OperationError):
+    """The client, or the broker in all, has reached a limit, which the reason names."""
+
+    code = "limit"
 
 
 class NameTaken(OperationError):

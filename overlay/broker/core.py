@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from overlay.broker.engine import EngineFactory
+from overlay.broker.limits import ENTRIES_PER_BROKER, ENTRIES_PER_CLIENT, Usage
 from overlay.broker.long_work import (
     CatchingUp,
     LongLeave,
@@ -41,6 +42,7 @@ from overlay.broker.waiting import WaitingOperations, answer
 from overlay.effects import Close, Effect, Forward, Send
 from overlay.errors import (
     FilterError,
+    LimitReached,
     NameTaken,
     NotAdvertised,
     OperationError,
@@ -75,9 +77,6 @@ from overlay.tables.routing import Home, Outcome, Routing, Scope
 from overlay.tables.space import Entry
 from overlay.tables.versions import Versions
 from overlay.trace import TraceKind
-
-#: Entries that one client may hold in the tables, so that one client cannot fill every broker.
-ENTRIES_PER_CLIENT = 1_000_000
 
 #: Plain operations of one client that may be under way, here and at other brokers, before its next
 #: message is taken. They share the links with everybody's publications, so this bounds how far one
@@ -536,9 +535,10 @@ class Broker(WaitingOperations):
             return self._let_go(source, message, now)
         operation, task = message, Task(source, message.req)
         if is_client(source):
-            if self._is_long(source, operation):
-                return self._begin_long(LongOperation(self, source, operation, task))
             try:
+                self._check_room(source, operation)
+                if self._is_long(source, operation):
+                    return self._begin_long(LongOperation(self, source, operation, task))
                 operation = self.admit(source, operation, Scope(self.versions.view()))
             except OperationError as error:
                 return answer(source, operation.req, error)
@@ -599,12 +599,25 @@ class Broker(WaitingOperations):
         self._freed.clear()
         return freed
 
+    def _check_room(self, source: Hop, operation: Operation) -> None:
+        """Raises LimitReached if the client may not have another entry."""
+        if self.routing.held_by(source, operation.client) >= ENTRIES_PER_CLIENT:
+            raise LimitReached(f"{operation.client} holds {ENTRIES_PER_CLIENT} entries already")
+        if operation.positive:  # To take back must be possible.
+            self._entries.check(self.name)
+
+    @property
+    def _entries(self) -> Usage:
+        return Usage("entries", self.routing.entries, ENTRIES_PER_BROKER)
+
+    @property
+    def usage(self) -> list[Usage]:
+        """What is limited for all together, and how much of it is used."""
+        engines = (usage for engine in self.engines.values() for usage in engine.usage())
+        return [self._entries, self.waiting_operations, *engines]
+
     def _is_long(self, source: Hop, operation: Operation) -> bool:
-        return self.routing.held_by(
-            source, operation.client
-        ) < ENTRIES_PER_CLIENT and self.routing.is_long(
-            source, operation, self.versions.view(), self.slice
-        )
+        return self.routing.is_long(source, operation, self.versions.view(), self.slice)
 
     def _unreserved(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if (
@@ -713,8 +726,7 @@ class Broker(WaitingOperations):
 
         Raises OperationError.
         """
-        if self.routing.held_by(source, operation.client) >= ENTRIES_PER_CLIENT:
-            raise OperationError(f"{operation.client} holds {ENTRIES_PER_CLIENT} entries already")
+        self._check_room(source, operation)
         admitted = self.routing.admit(source, operation, scope)
         return msgspec.structs.replace(admitted, seq=self.next_number(source))
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
+from overlay.broker.limits import Usage
 from overlay.broker.turns import Worked
 from overlay.effects import Effect, Send, SetTimer
 from overlay.messages import EngineMessage, Hop, Leave, Operation
@@ -115,6 +116,11 @@ class Service(ABC):
         """Do the next slice of what was given to `Broker.later`: about `Broker.slice` units, and at
         least something. Required if the service uses `Broker.later`."""
         raise AssertionError(f"{self.name} has no work to continue")
+
+    def usage(self) -> list[Usage]:
+        """The limits of this service for all clients together, and how much of each is used. By
+        default there are none."""
+        return []
 
     @abstractmethod
     def inspect(self, argument: str, now: float) -> tuple[Any, list[Effect]]:

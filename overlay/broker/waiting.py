@@ -17,30 +17,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from overlay.broker.engine import Engine
+from overlay.broker.limits import WAITING_PER_BROKER, WAITING_PER_CLIENT, Usage
 from overlay.broker.long_work import LongOperation, LongWork
 from overlay.broker.recording import Recorder
 from overlay.broker.requests import Task
 from overlay.broker.service import RouteChange, Service
 from overlay.broker.turns import RELEASE, SLICE, Jobs
 from overlay.effects import Close, Effect, Send
-from overlay.errors import OperationError, OverlayError, PeerError
+from overlay.errors import LimitReached, OverlayError, PeerError
 from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation, Pub, is_client
 from overlay.tables.versions import Versions
-
-#: Plain operations that may wait for undecided transactions; a client's that comes on top of them
-#: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
-HELD_LIMIT = 100_000
 
 #: Units of work (`overlay.broker.turns`) of an operation that a decision releases: with entries of
 #: many clients around it, it takes three times as long as a look at one entry.
 OPERATION_UNITS = 3
+
 #: Waiting operations that another one may pass; to look through more of them would take long.
 PASSED_LIMIT = 64
 
 #: Stands with an operation behind which its neighbour's publications wait.
 STALLS = "stalls"
-
-TOO_MANY_WAIT = "too many operations wait for undecided transactions"
 
 
 class WaitingOperations(Recorder):
@@ -100,10 +96,10 @@ class WaitingOperations(Recorder):
     def _plain(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         """Carry out a plain operation, or let it wait for the transactions it conflicts with."""
         if is_client(source) and (source in self._waiting or self._is_reserved(source, message)):
-            waiting = self._waiting.setdefault(source, deque())
-            if len(waiting) >= HELD_LIMIT and isinstance(message, Operation):
-                return answer(source, message.req, OperationError(TOO_MANY_WAIT))
-            waiting.append(message)
+            waiting = self._waiting.get(source, ())
+            if isinstance(message, Operation) and (error := self._no_room(source, len(waiting))):
+                return answer(source, message.req, error)
+            self._waiting.setdefault(source, deque()).append(message)
             return []
         return self._unreserved(source, message, now)
 
@@ -114,17 +110,33 @@ class WaitingOperations(Recorder):
     def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
         if self._must_wait(source, message):
             if (
-                len(self._held) >= HELD_LIMIT
-                and is_client(source)
+                is_client(source)
                 and isinstance(message, Operation)
+                and (error := self._no_room(source))
             ):
-                return answer(source, message.req, OperationError(TOO_MANY_WAIT))
+                return answer(source, message.req, error)
             stalls = self._stalls(source, message)
             if stalls:
                 self._stalled.add(source)
             self._held.append((source, message, "", STALLS if stalls else None))
             return []
         return self._carry_out(source, message, now)
+
+    @property
+    def waiting_operations(self) -> Usage:
+        """The operations that wait, for a decision or for words of their own client."""
+        own = sum(map(len, self._waiting.values()))
+        return Usage("waiting operations", len(self._held) + own, WAITING_PER_BROKER)
+
+    def _no_room(self, source: Hop, own: int = 0) -> LimitReached | None:
+        """Why not one more operation of a client may wait for its own words, or for others."""
+        if own >= WAITING_PER_CLIENT:
+            return LimitReached(f"{own} operations of {source[1:]} wait already")
+        try:
+            self.waiting_operations.check(self.name)
+        except LimitReached as error:
+            return error
+        return None
 
     def _stalls(self, source: Hop, message: Operation | Leave) -> bool:
         """Whether publications of a neighbour have to wait behind this."""

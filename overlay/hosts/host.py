@@ -26,6 +26,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from overlay.broker.core import Broker
+from overlay.broker.limits import Usage
 from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
 from overlay.errors import REASON_LIMIT, OverlayError, PeerError, ProtocolError, SlowReader
 from overlay.hosts.broker_time import BrokerTime
@@ -118,6 +119,8 @@ class Host:
         self._departed: dict[ClientName, None] = {}
         self._timers: dict[str, Timer] = {}
         self._unacknowledged: dict[Peer, None] = {}
+        #: Bytes that wait for clients, in all.
+        self._kept_bytes = 0
         self._acknowledging = False
         self._messages_in = 0
         self._messages_out = 0
@@ -314,6 +317,8 @@ class Host:
             client.grace = None
         self._put_off(client)
         self._unacknowledged.pop(client, None)
+        self._kept_bytes -= client.kept_bytes
+        client.kept_bytes = 0
         client.link.drop_inbox()
         if self._peers.get(client.hop) is not client:
             return
@@ -573,6 +578,18 @@ class Host:
                 self._overflow(peer)
             if isinstance(peer, Neighbour):
                 self._flow.gauge(peer)
+            elif isinstance(peer, Client) and link.backlog_bytes != peer.kept_bytes:
+                self._gauge(peer)
+
+    def _gauge(self, client: Client) -> None:
+        """Count the bytes that wait for clients; cut one off if they are too many."""
+        if self._peers.get(client.hop) is not client:
+            return
+        self._kept_bytes += client.link.backlog_bytes - client.kept_bytes
+        client.kept_bytes = client.link.backlog_bytes
+        if self._kept_bytes > self.settings.client_outboxes_bytes:
+            clients = (peer for peer in self._peers.values() if isinstance(peer, Client))
+            self._overflow(max(clients, key=lambda peer: peer.kept_bytes))
 
     def _queue(self, peer: Peer) -> None:
         """Put what the turn has for a peer on its link."""
@@ -634,6 +651,15 @@ class Host:
 
     # For operators.
 
+    def _usage(self) -> list[Usage]:
+        clients = sum(isinstance(peer, Client) for peer in self._peers.values())
+        limits = self.settings
+        return [
+            Usage("clients", clients, limits.client_connections),
+            Usage("bytes for clients", self._kept_bytes, limits.client_outboxes_bytes),
+            *self._core.usage,
+        ]
+
     def status(self) -> dict[str, Any]:
         """How the broker is, as JSON-like data."""
         return {
@@ -665,6 +691,7 @@ class Host:
                 {"broker": missing.broker, "reported_by": missing.reported_by, "via": via}
                 for missing, via in self._core.reach.missing
             ],
+            "usage": [usage._asdict() for usage in self._usage()],
             "messages_in": self._messages_in,
             "messages_out": self._messages_out,
             **{name: report() for name, report in self.reports.items()},

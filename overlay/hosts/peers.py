@@ -88,12 +88,14 @@ class Neighbour(Peer):
 class Client(Peer):
     """A client; after its connection is lost it has its grace period to come back."""
 
-    __slots__ = ("grace", "lost_at", "name", "parted")
+    __slots__ = ("grace", "kept_bytes", "lost_at", "name", "parted")
 
     def __init__(self, name: ClientName, link: Link, delay_s: float) -> None:
         super().__init__(client_hop(name), link, delay_s)
         self.name = name
         self.grace: Timer | None = None
+        #: Bytes in its outbox when the host looked last.
+        self.kept_bytes = 0
         #: When its connection was lost, by the host's time.
         self.lost_at = 0.0
         #: The core knows that it leaves, and closes its link when every broker has forgotten it.

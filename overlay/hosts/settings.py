@@ -44,6 +44,10 @@ CLIENT_GRACE_S = 10.0
 #: connection is all that its broker has seen, need not wait for the whole grace period.
 TAKEOVER_S = 2.0
 
+#: Bytes that wait for all clients together. One that does not read is cut off at its own limit;
+#: this is for very many at once, and then the one with most in its queue is cut off.
+CLIENT_OUTBOXES_BYTES = 1 << 30
+
 #: What is kept for a neighbour that is down; beyond it, sending it our state anew is less work.
 NEIGHBOUR_OUTBOX_MESSAGES = 1_000_000
 NEIGHBOUR_OUTBOX_BYTES = 128 << 20
@@ -66,6 +70,7 @@ class Settings:
     takeover_s: float = TAKEOVER_S
     client_outbox_messages: int = OUTBOX_MESSAGES
     client_outbox_bytes: int = OUTBOX_BYTES
+    client_outboxes_bytes: int = CLIENT_OUTBOXES_BYTES
     neighbour_outbox_messages: int = NEIGHBOUR_OUTBOX_MESSAGES
     neighbour_outbox_bytes: int = NEIGHBOUR_OUTBOX_BYTES
     heartbeat_s: float = HEARTBEAT_S

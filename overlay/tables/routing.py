@@ -25,7 +25,7 @@ from overlay.matching.index import Index, View, is_visible
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
 from overlay.tables.last_word import settle
-from overlay.tables.space import Entry, Space, SpaceSearch, by_client_and_number
+from overlay.tables.space import Entry, Space, SpaceSearch, Tally, by_client_and_number
 
 
 class Home(NamedTuple):
@@ -132,8 +132,10 @@ class Routing:
     def __init__(self, name: BrokerName, neighbours: Iterable[BrokerName]) -> None:
         self.name = name
         self.neighbours = tuple(Hop(neighbour) for neighbour in sorted(neighbours))
-        self.srt: dict[Hop, Space] = {hop: Space() for hop in self.neighbours}
-        self.prt = Space()
+        #: How many entries all tables have.
+        self._entries = Tally()
+        self.srt: dict[Hop, Space] = {hop: Space(self._entries) for hop in self.neighbours}
+        self.prt = Space(self._entries)
         self.crt: dict[ClientName, Home] = {}
         #: The entries that each version has marked.
         self._marked: dict[Version, list[tuple[Space, Entry]]] = {}
@@ -354,7 +356,15 @@ class Routing:
         """The table that an operation of this kind and from this hop goes to."""
         if kind in ("sub", "usub"):
             return self.prt
-        return self.srt.setdefault(source, Space())
+        found = self.srt.get(source)
+        if found is None:
+            found = self.srt[source] = Space(self._entries)
+        return found
+
+    @property
+    def entries(self) -> int:
+        """How many entries all tables have, whatever their versions."""
+        return self._entries.count
 
     def _others(self, source: Hop) -> list[Hop]:
         return [hop for hop in self.neighbours if hop != source]

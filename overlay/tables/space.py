@@ -57,10 +57,21 @@ def by_client_and_number(entry: Entry) -> tuple[str, int]:
     return entry.client, entry.seq
 
 
+class Tally:
+    """A number that several spaces count together."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Space:
     """Entries of many clients, yes and no, in which each client's last word on a point decides."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: Tally | None = None) -> None:
+        #: Where this space's entries are counted together with those of others.
+        self._total = total or Tally()
         self._yes: Index[Entry] = Index()
         self._no: Index[Entry] = Index()
         #: How many entries say no; mostly none, and then nobody has to ask for them.
@@ -77,6 +88,7 @@ class Space:
         copies = self._of.setdefault(entry.client, {}).setdefault(entry.seq, [])
         assert all(copy.added_by != entry.added_by for copy in copies), entry
         copies.append(entry)
+        self._total.count += 1
         if not entry.positive:
             self._holes += 1
         self._events += entry.events
@@ -86,6 +98,7 @@ class Space:
         if self._past and entry in self._past:
             self._past.drop(entry)
             return
+        self._total.count -= 1
         held = self._of[entry.client]
         held[entry.seq].remove(entry)
         if not held[entry.seq]:

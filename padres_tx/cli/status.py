@@ -135,6 +135,10 @@ def show_status(
         console = Console()
         columns = (*COLUMNS, *COUNTERS) if counters else COLUMNS
         show(console, columns, [_row(each, counters=counters) for each in views], title)
+        for each in views if counters else ():
+            used = [f"{name} {u['used']}/{u['limit']}" for name, u in each.get("usage", {}).items()]
+            if used:
+                console.print(Text(f"{each['name']}: {', '.join(used)}"), soft_wrap=True)
         for each in views:
             problem = [f"{each['state']}: {each['problem']}"] if each["problem"] else []
             for line in (*problem, *each.get("warnings", ())):
@@ -168,6 +172,7 @@ def view(expected: ExpectedBroker, status: BrokerStatus | str) -> dict[str, Any]
         "messages_in": status.messages_in,
         "messages_out": status.messages_out,
         "unreachable": [missing.broker for missing in status.unreachable],
+        "usage": {each.name: {"used": each.used, "limit": each.limit} for each in status.usage},
         "warnings": status.warnings,
     }
     if status.missing:

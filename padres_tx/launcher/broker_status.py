@@ -92,6 +92,17 @@ class UnreachableBroker(msgspec.Struct, frozen=True):
     reported_by: str
 
 
+class UsageStatus(msgspec.Struct, frozen=True):
+    """How much of a limit of a broker is used."""
+
+    name: str
+    used: int
+    limit: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.used}/{self.limit}"
+
+
 class BrokerStatus(msgspec.Struct, frozen=True):
     """A broker's report about itself; unknown fields are ignored."""
 
@@ -106,6 +117,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     log: LogStatus = LogStatus()
     connections: ConnectionsStatus = ConnectionsStatus()
     unreachable: list[UnreachableBroker] = []
+    usage: list[UsageStatus] = []
 
     @property
     def warnings(self) -> list[str]:
@@ -121,6 +133,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
         if self.log.lost:
             why = f": {self.log.problem}" if self.log.problem else ""
             found.append(f"{self.log.lost} log lines were lost{why}")
+        found += [f"nearly full: {each}" for each in self.usage if each.used > 0.9 * each.limit]
         for code in ("broker-full", "overloaded"):
             if count := self.connections.refused.get(code, 0):
                 found.append(f"{count} connections were refused for lack of capacity ({code})")

@@ -25,11 +25,13 @@ import msgspec
 
 from overlay.broker.core import Broker
 from overlay.broker.engine import Engine
+from overlay.broker.limits import Usage
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
 from padres_tx.client_messages import (
     QUESTIONS_PER_CLIENT,
+    TX_LIMIT,
     AskOutcome,
     OutcomeReply,
     Standing,
@@ -78,6 +80,9 @@ class OutcomeEngine(Engine, Generic[T]):
         self.txs: dict[TxID, T] = {}
         self.ended = Outcomes()
         self.questions = Questions(self)
+
+    def usage(self) -> list[Usage]:
+        return [Usage(f"{self.name} transactions", len(self.txs), TX_LIMIT)]
 
     def asked(self, source: Hop, ask: Ask | AskOutcome, now: float) -> list[Effect]:
         """A client or a neighbour asks for an outcome, or a client why there is none yet."""

@@ -145,7 +145,7 @@ class Reserving(Bystander):
 
 def test_a_client_is_refused_when_too_many_of_its_own_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that may not even begin each client has its own queue."""
-    monkeypatch.setattr("overlay.broker.waiting.HELD_LIMIT", 2)
+    monkeypatch.setattr("overlay.broker.waiting.WAITING_PER_CLIENT", 2)
     broker = Broker(BrokerName("B2"), [], engines={"reserving": Reserving})
     for name in ("C", "D"):
         broker.receive(Hop(f"@{name}"), Join(1, name, ""), 0.0)
@@ -156,13 +156,13 @@ def test_a_client_is_refused_when_too_many_of_its_own_wait(monkeypatch: pytest.M
         return [effect.message.code for effect in effects]  # type: ignore[union-attr]
 
     assert subscribe("C", 2) == subscribe("C", 3) == []
-    assert subscribe("C", 4) == ["operation"]
+    assert subscribe("C", 4) == ["limit"]
     assert subscribe("D", 2) == subscribe("D", 3) == []
-    assert subscribe("D", 4) == ["operation"]
+    assert subscribe("D", 4) == ["limit"]
 
 
 def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.broker.waiting.HELD_LIMIT", 2)
+    monkeypatch.setattr("overlay.broker.waiting.WAITING_PER_BROKER", 2)
     overlay = Overlay()
     here = Hop("@D")
     [asked] = overlay.broker.receive(here, Join(1, "D", ""), 0.0)
@@ -175,6 +175,6 @@ def test_a_client_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch)
     assert subscribe(2) == subscribe(3) == []
     [refused] = subscribe(4)
     assert isinstance(refused, Send) and isinstance(refused.message, Done)
-    assert (refused.message.req, refused.message.code) == (4, "operation")
+    assert (refused.message.req, refused.message.code) == (4, "limit")
     overlay.plain(5, GATED)  # What a neighbour has carried out has to be carried out here.
     assert len(overlay.open()) == 3

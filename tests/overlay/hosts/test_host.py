@@ -15,7 +15,7 @@ from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.peers import Peer
 from overlay.hosts.rounds import CLIENT_UNITS, FRESH_UNITS, MESSAGE_UNITS, ROUND_UNITS, Rounds
-from overlay.hosts.settings import CLIENT_GRACE_S
+from overlay.hosts.settings import CLIENT_GRACE_S, Settings
 from overlay.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
@@ -34,7 +34,7 @@ from overlay.messages import (
 )
 from overlay.wire.codec import decode
 from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
-from overlay.wire.link import ACK_DELAY_S, Link
+from overlay.wire.link import ACK_DELAY_S, WINDOW_MESSAGES, Link
 
 
 class Recorded:
@@ -69,11 +69,13 @@ class Recorded:
 class Setting:
     """Broker M between A and B, which both dial it, with clients as they come."""
 
-    def __init__(self, core: type[Broker] = Broker) -> None:
+    def __init__(self, core: type[Broker] = Broker, *, settings: Settings | None = None) -> None:
         self.clock = Clock()
         names = [BrokerName("A"), BrokerName("B")]
         self.core = core(BrokerName("M"), names)
-        self.host = Host(self.core, dict.fromkeys(names, 0.0), self.clock, self.crash)
+        self.host = Host(
+            self.core, dict.fromkeys(names, 0.0), self.clock, self.crash, settings=settings
+        )
         self.wires: dict[str, Recorded] = {}
         self.connect("broker", "A")
         self.connect("broker", "B")
@@ -328,3 +330,23 @@ def test_a_peer_that_comes_with_its_first_message_is_served_before_those_that_ha
     rounds.come(fresh)
     rounds.used = 0
     assert [rounds.next(), rounds.next(), rounds.next()] == [late, busy, fresh]
+
+
+def test_the_client_with_most_in_its_queue_is_cut_off_when_all_have_too_much() -> None:
+    """At the limit nobody is, one byte beyond it one is."""
+
+    def left(limit: int) -> list[str]:
+        setting = Setting(settings=Settings(client_outboxes_bytes=limit))
+        for name in ("s", "t"):
+            setting.subscribed(name)
+        peers = [setting.wires[name].peer for name in ("s", "t")]
+        # What one and the other read is in flight, the rest waits.
+        setting.say("A", *[Pub("p", n, {"cls": "x"}) for n in range(WINDOW_MESSAGES - 10)])
+        setting.say("A", *[Pub("p", n, {"cls": "x"}) for n in range(20)])
+        sizes.append(sum(peer.link.backlog_bytes for peer in peers))
+        return [name for name in ("s", "t") if setting.wires[name].goodbye is None]
+
+    sizes: list[int] = []
+    assert left(1 << 30) == ["s", "t"]
+    assert left(sizes[0]) == ["s", "t"]
+    assert len(left(sizes[0] - 1)) == 1
