@@ -20,9 +20,10 @@ from padres_tx.client_messages import (
     Tcm,
     engine_message,
     from_client,
+    tx_text,
 )
 from padres_tx.protocol import dynamic, dynamic_operations, outcomes, planning, questions
-from padres_tx.protocol.dynamic_messages import Fence, Init
+from padres_tx.protocol.dynamic_messages import Fence, Init, Vote
 from padres_tx.protocol.outcomes import OUTCOME_AGE_S, Outcomes
 from padres_tx.protocol.static_state import Plan
 from padres_tx.protocol.validation import losses
@@ -340,3 +341,31 @@ def test_only_a_loss_to_another_client_that_is_known_counts() -> None:
         counts = LossCounts()
         counts.lost(client, 1, LossRecord(), to=to, fenced=True)
         assert counts.resume(client, 1) == LossRecord(losses_, outranked=bool(losses_))
+
+
+# --- what comes too late ---
+
+
+@pytest.mark.parametrize("engine", DYNAMIC)
+def test_an_operator_cannot_abort_what_is_decided_or_is_decided_elsewhere(engine: str) -> None:
+    one = OneBroker(engine)
+    one.here("D")
+    one.behind("B1", "E")
+    looked = one.broker.engines[engine]
+    tx = one.begin("D", commit=True)
+    for neighbour in ("B1", "B3"):
+        one.hear(neighbour, Vote(tx))
+    one.hear("B1", Init(("E", 0, 9), 5))
+    for name in (tx_text(tx), "E:0:9", "D:0:77"):
+        answer, effects = looked.inspect(f"abort {name}", 0.0)
+        assert "is not open" in answer["error"] and not effects, name
+    open_tx = one.begin("D")
+    answer, effects = looked.inspect(f"abort {tx_text(open_tx)}", 0.0)
+    assert answer == {"aborted": tx_text(open_tx)} and effects
+
+
+@pytest.mark.parametrize("engine", DECIDED)
+def test_a_deadline_of_what_is_over_or_unknown_changes_nothing(engine: str) -> None:
+    one = alone(engine)
+    for key in ("E:0:99", tx_text(one.begin("E", commit=True)) if engine != "s-tx" else "E:0:98"):
+        assert one.see(one.broker.wake(f"{engine}/{key}", 0.0)) == []
