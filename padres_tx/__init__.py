@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from overlay.errors import (
         FilterError,
+        LimitReached,
         NameAway,
         NameTaken,
         NotAdvertised,
@@ -68,6 +69,7 @@ __all__ = [
     "FilterError",
     "FrameTooLarge",
     "InvalidEngine",
+    "LimitReached",
     "NameAway",
     "NameTaken",
     "NotAdvertised",
@@ -107,8 +109,8 @@ __all__ = [
 _MODULES = ("static", "sync")
 _HOMES = {
     "overlay.errors": (
-        "FilterError NameAway NameTaken NotAdvertised NotHeld OperationError OverlayError "
-        "ProtocolError SlowReader Unauthorized"
+        "FilterError LimitReached NameAway NameTaken NotAdvertised NotHeld OperationError "
+        "OverlayError ProtocolError SlowReader Unauthorized"
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
     "overlay.wire.frames": "FrameTooLarge",

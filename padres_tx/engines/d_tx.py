@@ -133,11 +133,12 @@ class DTx(Dynamic):
         for other, wrote in self._wrote.items():
             if not view.includes(other) and (filter := mine.reads_what(wrote)):
                 return self._lost(tx_text(other), filter, other[0])
-        for wrote in self._plain_writes.since(tx.id):
-            if filter := mine.reads_what(wrote):
-                return self._lost("a plain operation", filter, wrote.writer)
-        for source, operation in self.broker.under_way:
-            wrote = of_plain(self.routing, source, operation, self.broker.versions.view())
+        if conflict := self._plain_writes.conflict(tx.id, mine):
+            filter, writer = conflict
+            return self._lost("a plain operation", filter, writer)
+        for _, operation in self.broker.under_way:
+            wrote = Footprint()
+            wrote.operation(operation)
             if filter := mine.reads_what(wrote):
                 return self._lost_to_plain(operation, filter)
         for source, message in self.broker.held:

@@ -6,6 +6,7 @@ import pytest
 
 from overlay.filters import Filter
 from overlay.messages import Kind
+from padres_tx.client_messages import Commit, Step, TxID
 from proofs.sim.turn_lengths import TURN_STEPS
 from tests.proofs.sim.test_turn_lengths import CountedOverlay, P, box
 
@@ -84,3 +85,29 @@ def test_a_second_advertisement_sends_no_subscription_again() -> None:
     overlay.world.plain("E", "adv", Filter({"class": "p", "x": (0, None)}))
     overlay.count()
     assert overlay.world.sim.steps - before < SIZE
+
+
+def longest_turn_of_a_vote(writes: int) -> int:
+    overlay = CountedOverlay()
+    world = overlay.world
+    steps = [Step("E", "sub", box(10 * at)) for at in range(50)]
+    steps += [Step("E", "pub", point={"class": "p", "x": -1 - at}) for at in range(50)]
+    tx = world.begin("d-tx", "E", steps, commit=False)
+    world.sim.run(until=world.sim.now + 1.0)
+    for at in range(writes):
+        world.plain("A", "sub", box(10 * SIZE + at))
+    world.sim.run(until=world.sim.now + 5.0)
+
+    def commit() -> TxID:
+        world.send("d-tx", "E", Commit(tx))
+        return tx
+
+    assert overlay.go(commit).committed
+    return overlay.turns.longest.steps
+
+
+def test_a_vote_after_very_many_plain_operations() -> None:
+    """All that was written since its snapshot was compared with its reads."""
+    few, many = longest_turn_of_a_vote(SIZE // 10), longest_turn_of_a_vote(SIZE)
+    assert many <= TURN_STEPS
+    assert many < 1.5 * few
