@@ -38,6 +38,7 @@ ROOMS = {
     "overlay/broker": {VOCABULARY, "overlay.matching", "overlay.tables"},
     "overlay/wire": {VOCABULARY},
     "overlay/files": {VOCABULARY},
+    "overlay/node": {VOCABULARY, "overlay.broker", "overlay.wire", "overlay.log"},
     "overlay/hosts": {"overlay"},
     "padres_tx/client": {
         *(VOCABULARY, "overlay.wire", "overlay.matching", "overlay.tables"),
@@ -98,6 +99,7 @@ ROOMS = {
 #: Rooms without I/O, clock or chance: what a module there may not even import.
 PURE = (
     *("overlay", "overlay/matching", "overlay/tables", "overlay/broker", "overlay/wire"),
+    *("overlay/node",),
     *("padres_tx/audit", "padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
     *("padres_tx/engines", "padres_tx/services"),
 )

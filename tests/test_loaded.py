@@ -13,7 +13,14 @@ CLIENT = {
 
 #: A broker process: no services, and of the client's room what BL-WAIT is made of.
 BROKER = {
-    *("overlay", "overlay.broker", "overlay.files", "overlay.hosts", "overlay.matching"),
+    *(
+        "overlay",
+        "overlay.broker",
+        "overlay.files",
+        "overlay.hosts",
+        "overlay.node",
+        "overlay.matching",
+    ),
     *("overlay.tables", "overlay.wire"),
     *("padres_tx", "padres_tx.client", "padres_tx.engines"),
     *("padres_tx.protocol", "padres_tx.protocol.validation"),

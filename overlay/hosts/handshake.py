@@ -17,12 +17,17 @@ from overlay.messages import NAME_PATTERN, PROTOCOL_VERSION, BrokerName, ClientN
 from overlay.wire.link import Link
 
 
-class Reception:
+class Handshake:
     """Knows this broker's name, its neighbours and its secret, and makes peers."""
 
     def __init__(
-        self, name: BrokerName, delays_s: Mapping[BrokerName, float], settings: Settings
+        self,
+        name: BrokerName,
+        delays_s: Mapping[BrokerName, float],
+        settings: Settings,
+        birth: str = "",
     ) -> None:
+        """`birth` names the life of the broker, if that is longer than the process's."""
         self._name = name
         self._settings = settings
         self._life = secrets.token_hex(6)
@@ -31,25 +36,37 @@ class Reception:
         self.neighbours = {
             neighbour: Neighbour(
                 neighbour,
-                self._link(settings.neighbour_outbox_messages, settings.neighbour_outbox_bytes),
+                self._link(
+                    f"{birth or self._life}-n{number}",
+                    settings.neighbour_outbox_messages,
+                    settings.neighbour_outbox_bytes,
+                ),
                 delay_s,
             )
-            for neighbour, delay_s in delays_s.items()
+            for number, (neighbour, delay_s) in enumerate(sorted(delays_s.items()), start=1)
         }
 
-    def _link(self, outbox_messages: int, outbox_bytes: int) -> Link:
-        self._links += 1
+    def _link(self, incarnation: str, outbox_messages: int, outbox_bytes: int) -> Link:
         return Link(
-            f"{self._life}-{self._links}",
+            incarnation,
             outbox_messages=outbox_messages,
             outbox_bytes=outbox_bytes,
             heartbeat_s=self._settings.heartbeat_s,
             idle_s=self._settings.idle_s,
         )
 
-    def _client_link(self) -> Link:
+    def client(self, name: ClientName, incarnation: str = "") -> Client:
+        """A client, with a link of its own; by default that link is new."""
+        return Client(name, self._client_link(incarnation), self._settings.client_delay_s)
+
+    def _client_link(self, incarnation: str = "") -> Link:
         settings = self._settings
-        return self._link(settings.client_outbox_messages, settings.client_outbox_bytes)
+        if not incarnation:
+            self._links += 1
+            incarnation = f"{self._life}-{self._links}"
+        return self._link(
+            incarnation, settings.client_outbox_messages, settings.client_outbox_bytes
+        )
 
     def dials(self, name: BrokerName) -> bool:
         """Whether it is for us to dial: of two neighbours the one whose name sorts first does."""
@@ -111,7 +128,7 @@ class Reception:
                 return known
             if known.leaving:
                 raise NameTaken(f"a client named {name!r} is leaving")
-            if known.wire is not None:
+            if known.wire is not None or known.greeting is not None:
                 raise NameTaken(f"a client named {name!r} is connected already")
             away_s, takeover_s = now - known.lost_at, self._settings.takeover_s
             if away_s < takeover_s:
@@ -119,4 +136,4 @@ class Reception:
                     f"a client named {name!r} lost its connection {away_s:.1f} s ago and may come "
                     f"back; its name can be taken after {takeover_s:g} s"
                 )
-        return Client(name, self._client_link(), self._settings.client_delay_s)
+        return self.client(name)

@@ -7,9 +7,10 @@ moment, if any. What follows from their coming and going is the host's business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from overlay.messages import BrokerName, ClientName, Goodbye, Hop, client_hop
+from overlay.messages import BrokerName, ClientName, Goodbye, Hello, Hop, client_hop
+from overlay.node.ends import End
 from overlay.wire.link import Link
 
 
@@ -34,6 +35,10 @@ class Wire(Protocol):
     def address(self) -> str:
         """Where the other end is, for people."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be written any more."""
+
     def opened(self, peer: Peer) -> None:
         """The hellos are exchanged, and this is the peer's connection now."""
 
@@ -47,23 +52,32 @@ class Wire(Protocol):
         """End at once; what has not been sent is sent again on the next connection."""
 
 
-class Peer:
+class Greeting(NamedTuple):
+    """A connection whose hello waits until all that came before it is settled."""
+
+    wire: Wire
+    #: What the other end has said; None if it is ours to say hello first.
+    hello: Hello | None
+
+
+class Peer(End):
     """The part that is the same for everyone."""
 
-    __slots__ = ("delay_s", "dirty", "hop", "leaving", "link", "outgoing", "units", "wire")
+    __slots__ = ("delay_s", "gone", "greeting", "leaving", "staged", "units", "wire")
 
     def __init__(self, hop: Hop, link: Link, delay_s: float = 0.0) -> None:
-        self.hop = hop
-        self.link = link
+        super().__init__(hop, link)
         self.wire: Wire | None = None
         #: Emulated one-way delay of this link.
         self.delay_s = delay_s
         #: It has said goodbye, and goes when what it said before has been handed over.
         self.leaving = False
-        #: Frames that this turn has for the link.
-        self.outgoing: list[bytes] = []
-        #: Whether it is on the host's list of links to look after at the end of the turn.
-        self.dirty = False
+        #: It is not here any more; the node may still have to hear of that.
+        self.gone = False
+        #: Inputs of it, or about it, that are on their way to the node.
+        self.staged = 0
+        #: A new connection that waits for these.
+        self.greeting: Greeting | None = None
         #: Units of work that are left of its turn, or were overdrawn (`overlay.hosts.rounds`).
         self.units = 0.0
 
@@ -71,7 +85,7 @@ class Peer:
 class Neighbour(Peer):
     """An adjacent broker; it is there as long as the topology is."""
 
-    __slots__ = ("absence", "absent", "calling", "name", "refusals")
+    __slots__ = ("absence", "absent", "calling", "forgetting", "name", "refusals")
 
     def __init__(self, name: BrokerName, link: Link, delay_s: float) -> None:
         super().__init__(Hop(name), link, delay_s)
@@ -83,6 +97,8 @@ class Neighbour(Peer):
         #: Whether the core has been told that it cannot be reached, and what will tell it.
         self.absent = False
         self.absence: Timer | None = None
+        #: The node is about to give it up.
+        self.forgetting = False
 
 
 class Client(Peer):

@@ -19,10 +19,7 @@ the account; the host acts on it.
 
 from __future__ import annotations
 
-from overlay.broker.core import Taken
-from overlay.effects import Effect, Forward
 from overlay.hosts.peers import Neighbour, Peer
-from overlay.messages import AnyMessage, Done
 
 #: Units of work in one round: about 1.6 ms here, 5 ms on a slow machine. With a slice of long work
 #: after it, that stays well under the 20 ms that nobody should have to wait.
@@ -35,32 +32,6 @@ FRESH_UNITS = 32
 #: neighbour speaks for many clients.
 CLIENT_UNITS = 16
 NEIGHBOUR_UNITS = 64
-
-#: What a message costs that is no plain publication: to look at the tables, to change the index, to
-#: send what follows from it. An operation takes 150 to 200 us. An answer takes less.
-MESSAGE_UNITS = 8
-ANSWER_UNITS = 2
-EFFECTS_PER_UNIT = 4
-
-#: Plain publications that make a unit, by the batch: each counts once, and once for each hop.
-PUBLICATIONS_PER_UNIT = 32
-
-#: What an operator's question costs: a page of a table takes some milliseconds.
-QUESTION_UNITS = 80
-
-
-def units_of(taken: Taken, first: AnyMessage) -> float:
-    """The cost of messages that the core has taken, the first of which is given."""
-    if not taken.is_run:
-        units = ANSWER_UNITS if type(first) is Done else MESSAGE_UNITS
-        return units + len(taken.effects) / EFFECTS_PER_UNIT
-    sent = sum([len(e.hops) * e.count for e in taken.effects if type(e) is Forward])
-    return (taken.consumed + sent) / PUBLICATIONS_PER_UNIT
-
-
-def units_of_input(effects: list[Effect]) -> float:
-    """The cost of one input, by its effects."""
-    return MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT
 
 
 class Rounds:
@@ -109,9 +80,10 @@ class Rounds:
             self._queue[peer] = None  # It has overdrawn its last turns.
         return None
 
-    def use(self, peer: Peer, units: float) -> None:
-        """A peer's message has cost so much."""
-        peer.units -= units
+    def use(self, peer: Peer | None, units: float) -> None:
+        """An input of a peer, or of nobody in particular, has cost so much."""
+        if peer is not None:
+            peer.units -= units
         self.used += units
 
     def rest(self, peer: Peer) -> None:

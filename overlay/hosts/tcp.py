@@ -155,6 +155,9 @@ class Connection(Protocol):
         self._closing = False
         self._first = FirstFrame()
         self._splitter = Splitter(FRAME_LIMIT)
+        #: What came behind a hello; it waits until the host has answered that.
+        self._behind_hello = b""
+        self._hello_waits = False
         #: Bytes that came after we had closed.
         self._thrown_away = 0
         self._timeout: Timer | None = None
@@ -164,6 +167,10 @@ class Connection(Protocol):
     @property
     def dialled(self) -> bool:
         return self._dialled is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._closing
 
     @property
     def ip(self) -> str:
@@ -192,6 +199,9 @@ class Connection(Protocol):
             self._throw_away(data)
             return
         peer = self._peer
+        if self._hello_waits:
+            self._behind_hello += data  # At most what was read at once: reading has paused.
+            return
         if peer is None:
             self._guard(self._begin, data)
             return
@@ -240,13 +250,31 @@ class Connection(Protocol):
         if not isinstance(hello, Hello):
             raise ProtocolError(f"the first frame is a {type(hello).__name__}, not a hello")
         self._cancel_timeout()
+        self._behind_hello = rest
         if self._dialled is not None:
             self._host.answered(self, self._dialled, hello)
         else:
             self._tcp.check_room(hello)
             self._host.accept(self, hello)
+        if self._peer is not None:
+            self._take_rest()
+        elif not self._closing:
+            self._hello_waits = True
+            transport: Any = self.transport
+            transport.pauseProducing()
+
+    def _take_rest(self) -> None:
+        """Take what came behind the hello."""
+        rest, self._behind_hello = self._behind_hello, b""
         if rest and self._peer is not None:
             self._take(rest)
+
+    def _go_on(self) -> None:
+        """The hello that waited was answered: read on."""
+        if not self._closing:
+            transport: Any = self.transport
+            transport.resumeProducing()
+            self._guard(self._take_rest)
 
     def _take(self, data: bytes) -> None:
         if self._delayed_in is None:
@@ -294,6 +322,9 @@ class Connection(Protocol):
     def opened(self, peer: Peer) -> None:
         self._peer = peer
         self._tcp.opened(self, peer)
+        if self._hello_waits:
+            self._hello_waits = False
+            self._clock.callLater(0, self._go_on)
         if isinstance(peer, Neighbour):
             self._splitter.limit = BROKER_FRAME_LIMIT
         else:

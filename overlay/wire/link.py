@@ -39,6 +39,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import cast, get_args
 
+import msgspec
+
 from overlay.errors import ProtocolError
 from overlay.messages import (
     PROTOCOL_VERSION,
@@ -49,6 +51,7 @@ from overlay.messages import (
     Hello,
     Message,
     Ping,
+    Pub,
     Role,
 )
 from overlay.wire.codec import UNDECODABLE, decode, decode_unguarded
@@ -83,6 +86,8 @@ _PING = pack(Ping())
 
 _SIGNALS: frozenset[type] = frozenset(get_args(AnySignal))
 
+_ONLY_PUBLICATIONS: set[type] = {Pub}
+
 
 class Opening(Enum):
     """What a new connection means for the link; see the module's docstring."""
@@ -90,6 +95,21 @@ class Opening(Enum):
     NEW = "new"
     RESUMED = "resumed"
     RESET = "reset"
+
+
+class LinkState(msgspec.Struct, frozen=True):
+    """What a link is after all its connections have gone."""
+
+    #: What the names of this end's lives begin with.
+    base: str
+    incarnation: str
+    peer: str
+    handed_over: int
+    acknowledged: int
+    forgotten: bool
+    given_up: int
+    #: The frames that the peer has not acknowledged.
+    kept: list[bytes]
 
 
 class Link:
@@ -118,6 +138,7 @@ class Link:
         "handed_over",
         "inbox",
         "incarnation",
+        "is_mixed",
         "note",
         "outbox",
         "peer",
@@ -160,6 +181,8 @@ class Link:
         self.unacked: deque[bytes] = deque()
         #: Messages that have arrived and wait for the core, read-only; and their frames.
         self.inbox: deque[AnyMessage] = deque()
+        #: Whether there may be anything in the inbox but publications.
+        self.is_mixed = False
         self._inbox_frames: deque[bytes] = deque()
         #: How many messages of this life of the link the core has received.
         self.handed_over = 0
@@ -198,21 +221,48 @@ class Link:
         Raises ProtocolError if the hello contradicts what has been said on this link.
         """
         assert not self.connected
-        if not hello.incarnation:
-            raise ProtocolError("the hello names no incarnation")
-        if self.resumes(hello):
+        opening = self.opening(hello)
+        if opening is Opening.RESUMED:
             self._resume(hello.received if hello.peer == self.incarnation else 0)
-            opening = Opening.RESUMED
-        elif self.peer or self._forgotten:
-            self._begin_life()
-            opening = Opening.RESET
         else:
-            opening = Opening.NEW
-        self.peer = hello.incarnation
-        self._forgotten = False
+            self.begin(self.next_incarnation(opening), hello.incarnation, opening)
         self.connected = True
         self._heard_at = self._spoke_at = now
         return opening
+
+    def opening(self, hello: Hello) -> Opening:
+        """What a connection with this hello would mean for the link; nothing changes.
+
+        Raises ProtocolError if the hello names no life.
+        """
+        if not hello.incarnation:
+            raise ProtocolError("the hello names no incarnation")
+        if self.resumes(hello):
+            return Opening.RESUMED
+        return Opening.RESET if self.peer or self._forgotten else Opening.NEW
+
+    def next_incarnation(self, opening: Opening) -> str:
+        """The name of this end's life after such an opening.
+
+        A reset gives it a new name, unless a hello has been sent: for the dialling end the new name
+        of the accepting one is enough to distinguish this life from the last.
+        """
+        if opening is Opening.RESET and not self._said_hello:
+            return f"{self._base}.{self._life + 1}"
+        return self.incarnation
+
+    def begin(self, incarnation: str, peer: str, opening: Opening) -> None:
+        """Begin a life of the link with this life of the peer; then `open` resumes it.
+
+        In a reset the old life is over: what was meant for the peer is given up.
+        """
+        if opening is Opening.RESET:
+            self._clear()
+            self.given_up = 0
+        self.incarnation = incarnation
+        self._life = int(incarnation.rpartition(".")[2]) if "." in incarnation else 0
+        self.peer = peer
+        self._forgotten = False
 
     def resumes(self, hello: Hello) -> bool:
         """Whether the hello is of the peer that this link belongs to, and it has not forgotten."""
@@ -222,15 +272,6 @@ class Link:
     def same_process(self, hello: Hello) -> bool:
         """Whether the hello is from the process of this link, possibly in a later life."""
         return _base(hello.incarnation) == _base(self.peer)
-
-    def _begin_life(self) -> None:
-        """Count from zero, under a new name, unless a hello has been sent: for the dialling end the
-        new name of the accepting one is enough to distinguish this life from the last."""
-        self._clear()
-        self.given_up = 0
-        if not self._said_hello:
-            self._life += 1
-            self.incarnation = f"{self._base}.{self._life}"
 
     def _resume(self, received: int) -> None:
         """Take back into the outbox what the peer has not received."""
@@ -258,9 +299,8 @@ class Link:
         """
         assert not (self.connected or self._said_hello), "close the connection first"
         lost, given_up = self.pending, self.given_up
-        self._begin_life()
+        self.begin(self.next_incarnation(Opening.RESET), "", Opening.RESET)
         self.given_up = given_up
-        self.peer = ""
         self._forgotten = True
         return lost
 
@@ -370,6 +410,7 @@ class Link:
         received, or sent a second hello.
         """
         if isinstance(value, Message):
+            self.is_mixed = True
             self.inbox.append(value)
             self._inbox_frames.append(frame)
             self._inbox_bytes += len(frame)
@@ -398,9 +439,13 @@ class Link:
             values = [decode_unguarded(frame[PREFIX_SIZE:]) for frame in frames]
         except UNDECODABLE:
             # The frames before the bad one count, and nothing after a goodbye is bad.
+            self.is_mixed = True
             return self._receive_each((decode(frame[PREFIX_SIZE:]), frame) for frame in frames)
-        if not _SIGNALS.isdisjoint(map(type, values)):
-            return self._receive_each(zip(values, frames, strict=True))
+        types = set(map(type, values))
+        if types != _ONLY_PUBLICATIONS:
+            self.is_mixed = True
+            if not _SIGNALS.isdisjoint(types):
+                return self._receive_each(zip(values, frames, strict=True))
         self.inbox.extend(cast(list[AnyMessage], values))
         self._inbox_frames.extend(frames)
         self._inbox_bytes += sum(map(len, frames))
@@ -442,10 +487,20 @@ class Link:
         return self.inbox.popleft()
 
     def hand_over_some(self, limit: int) -> tuple[list[AnyMessage], list[bytes]]:
-        """The next messages for the core, at most so many, and their frames; those that it does
-        not get are given back (`take_back`)."""
+        """The next messages for the core, at most so many, and their frames."""
+        messages, frames, size = self.stage(limit)
+        self.count(len(frames), size)
+        return messages, frames
+
+    def stage(self, limit: int) -> tuple[list[AnyMessage], list[bytes], int]:
+        """The next messages, at most so many, their frames and the bytes of these, on their way to
+        the core.
+
+        They are acknowledged when the core has received them: then `count` them.
+        """
         inbox, waiting = self.inbox, self._inbox_frames
         if len(inbox) <= limit:
+            self.is_mixed = False
             messages, frames = list(inbox), list(waiting)
             inbox.clear()
             waiting.clear()
@@ -455,24 +510,71 @@ class Link:
             frames = [waiting.popleft() for _ in range(limit)]
             size = sum(map(len, frames))
             self._inbox_bytes -= size
-        self._handed_bytes += size
-        self.handed_over += len(messages)
-        return messages, frames
+        return messages, frames, size
 
-    def take_back(self, messages: list[AnyMessage], frames: list[bytes]) -> None:
-        """Messages that were handed over last have to wait after all."""
-        self.inbox.extendleft(reversed(messages))
-        self._inbox_frames.extendleft(reversed(frames))
-        size = sum(map(len, frames))
-        self._inbox_bytes += size
-        self._handed_bytes -= size
-        self.handed_over -= len(messages)
+    def count(self, messages: int, size: int) -> None:
+        """The core has received so many messages of so many bytes that were staged."""
+        self._handed_bytes += size
+        self.handed_over += messages
 
     def drop_inbox(self) -> None:
         """Drop what the core has not received."""
         self.inbox.clear()
         self._inbox_frames.clear()
         self._inbox_bytes = 0
+
+    # What outlives the process.
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages of this life the peer has acknowledged."""
+        return self._acked
+
+    def trim(self, received: int) -> None:
+        """The peer has acknowledged so many messages, as the log says: they need not be kept.
+
+        What is known already changes nothing.
+        """
+        self.suspect()
+        if self._acked < received <= self._acked + len(self.unacked):
+            self._acknowledge(received)
+
+    def suspect(self) -> None:
+        """After a restart nobody knows what was written: all that is kept counts as in flight.
+
+        The peer's next hello says what it has, and the rest is sent again.
+        """
+        self.unacked.extend(self.outbox)
+        self.outbox.clear()
+        self._unacked_bytes += self._outbox_bytes
+        self._outbox_bytes = 0
+
+    @property
+    def state(self) -> LinkState:
+        """All that the next process needs to go on with this link."""
+        return LinkState(
+            base=self._base,
+            incarnation=self.incarnation,
+            peer=self.peer,
+            handed_over=self.handed_over,
+            acknowledged=self._acked,
+            forgotten=self._forgotten,
+            given_up=self.given_up,
+            kept=[*self.unacked, *self.outbox],
+        )
+
+    def restore(self, state: LinkState) -> None:
+        """Go on where the link of an earlier process was."""
+        assert not self.connected
+        self._clear()
+        self._base = state.base
+        self.begin(state.incarnation, state.peer, Opening.NEW)
+        self.handed_over = self._told = state.handed_over
+        self._acked = state.acknowledged
+        self._forgotten = state.forgotten
+        self.given_up = state.given_up
+        self.unacked.extend(state.kept)
+        self._unacked_bytes = sum(map(len, state.kept))
 
 
 def _base(incarnation: str) -> str:

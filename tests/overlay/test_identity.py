@@ -100,10 +100,10 @@ class Process:
     """One process of broker M, a neighbour of A, with a wall clock that shows `wall_s`."""
 
     def __init__(self, wall_s: float, salt: int) -> None:
-        clock = Clock()
+        self.clock = Clock()
         core = Broker(BrokerName("M"), [BrokerName("A")], salt=salt)
-        time = BrokerTime(wall_s, clock.seconds)
-        self.host = Host(core, {BrokerName("A"): 0.0}, clock, self.crash, own_time=time)
+        time = BrokerTime(wall_s, self.clock.seconds)
+        self.host = Host(core, {BrokerName("A"): 0.0}, self.clock, self.crash, own_time=time)
         self.wires: dict[str, Recorded] = {}
         self.says("A", "broker")
 
@@ -116,6 +116,7 @@ class Process:
 
     def hears(self, name: str, *values: Message | Goodbye) -> None:
         self.host.arrived(self.wires[name].peer, [pack(value) for value in values])
+        self.clock.advance(0)  # A round may have been over.
 
     def life_of(self, name: str) -> int:
         """The life that a program gets which connects, and then leaves."""

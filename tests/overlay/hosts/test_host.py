@@ -14,7 +14,7 @@ from overlay.effects import CancelTimer, Effect, SetTimer
 from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.peers import Peer
-from overlay.hosts.rounds import CLIENT_UNITS, FRESH_UNITS, MESSAGE_UNITS, ROUND_UNITS, Rounds
+from overlay.hosts.rounds import CLIENT_UNITS, FRESH_UNITS, ROUND_UNITS, Rounds
 from overlay.hosts.settings import CLIENT_GRACE_S, Settings
 from overlay.messages import (
     PROTOCOL_VERSION,
@@ -32,6 +32,7 @@ from overlay.messages import (
     Report,
     Role,
 )
+from overlay.node.costs import MESSAGE_UNITS
 from overlay.wire.codec import decode
 from overlay.wire.frames import BROKER_FRAME_LIMIT, PREFIX_SIZE, Splitter, pack
 from overlay.wire.link import ACK_DELAY_S, WINDOW_MESSAGES, Link
@@ -41,6 +42,7 @@ class Recorded:
     """A wire that keeps what is written to it."""
 
     address = "recorded"
+    ended = False
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
