@@ -34,7 +34,8 @@ is not sent to it any more.
 advertisement counts at once, and the subscriptions follow in slices; why that comes to the same is
 said in `overlay.tables.routing.Retargeting`. The task is not done before.
 
-This is a part of the broker, which carries operations out.
+Here is what the work consists of; how it is begun, paused and ended at a broker, and what waits
+for it meanwhile, is in `overlay.broker.busy`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from overlay.messages import Hop, Kind, Leave, Operation
 from overlay.tables.last_word import reaches
 from overlay.tables.routing import Retargeting, not_held
 from overlay.tables.space import Entry, SpaceSearch
+from overlay.trace import TraceKind
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
@@ -152,7 +154,7 @@ class LongOperation(LongWork):
             self._carves = True
             return self._part(self._dropping([self.operation.seq]), now)
         else:
-            return Worked(self.broker.long_done(self, now))
+            return Worked(self.broker.busy.done(self, now))
         return Worked([], self.broker.slice, True)
 
     def _store(self, store: bool, now: float) -> Worked:
@@ -179,7 +181,7 @@ class LongOperation(LongWork):
         filter = self.operation.filter
         for _ in range(self.parts(1 + len(self._holes) // HOLES_PER_UNIT)):
             if not self._yes:
-                return Worked(self.broker.long_failed(self, not_held(self.operation), now))
+                return Worked(self.broker.busy.failed(self, not_held(self.operation), now))
             if reaches(self._yes.pop(), filter, self._holes):
                 self._is_known_held = True
                 self._yes.clear()
@@ -213,7 +215,7 @@ class LongOperation(LongWork):
 
     def _part(self, part: Operation, now: float) -> Worked:
         """Carry a part out, now or when no transaction is in its way."""
-        effects = self.broker.part_of_long(self, part, now)
+        effects = self.broker.busy.part(self, part, now)
         return Worked(effects, self.broker.slice, not self.pauses)
 
     def resumed(self, operation: Operation, now: float) -> list[Effect]:
@@ -222,8 +224,8 @@ class LongOperation(LongWork):
             number = self.task.number = self.broker.next_number(self.source)
             self.operation = msgspec.structs.replace(self.operation, seq=number)
         operation = msgspec.structs.replace(operation, seq=self.operation.seq)
-        is_part = bool(operation.drop)
-        return self.broker.apply_part(self.task, operation, now, "undo" if is_part else "apply")
+        kind: TraceKind = "undo" if operation.drop else "apply"
+        return self.broker.busy.apply_part(self.task, operation, now, kind)
 
 
 class LongLeave(LongWork):
@@ -243,7 +245,7 @@ class LongLeave(LongWork):
         if self.pauses:
             return Worked([])
         if not self._left:
-            return Worked(self.broker.long_done(self, now))
+            return Worked(self.broker.busy.done(self, now))
         kind, numbers, holes = self._left[-1]
         space, view = self.broker.routing.space(kind, self.source), self.broker.versions.view()
         some: list[Entry] = []
@@ -268,12 +270,12 @@ class LongLeave(LongWork):
         """Drop entries by an operation around all of them."""
         drop = tuple(sorted(entry.seq for entry in some))
         part = Operation(0, kind, self.leave.client, drop[-1], around, store=False, drop=drop)
-        effects = self.broker.part_of_long(self, part, now)
+        effects = self.broker.busy.part(self, part, now)
         return Worked(effects, self.broker.slice, not self.pauses)
 
     def resumed(self, operation: Operation, now: float) -> list[Effect]:
         self.pauses = False
-        return self.broker.apply_part(self.task, operation, now, "undo")
+        return self.broker.busy.apply_part(self.task, operation, now, "undo")
 
 
 def _shared(common: dict[str, Interval], entry: Entry) -> dict[str, Interval]:
@@ -286,7 +288,7 @@ class CatchingUp(LongWork):
     """What a source has said while it was busy, if that is too much for one turn."""
 
     def work(self, now: float) -> Worked:
-        return Worked([] if self.pauses else self.broker.long_done(self, now))
+        return Worked([] if self.pauses else self.broker.busy.done(self, now))
 
 
 class MovingSubscriptions(LongWork):
@@ -302,8 +304,8 @@ class MovingSubscriptions(LongWork):
     def work(self, now: float) -> Worked:
         broker, rest = self.broker, self._rest
         moved = rest.some(broker.routing, broker.versions.view(), self.parts(MOVE_UNITS))
-        effects = broker.move(self.task, self.source, self._operation, moved, now)
+        effects = broker.busy.move(self.task, self.source, self._operation, moved, now)
         if not rest.done:
             return Worked(effects, broker.slice, True)
         del broker.routing.retargeting[rest]
-        return Worked(effects + broker.long_done(self, now))
+        return Worked(effects + broker.busy.done(self, now))

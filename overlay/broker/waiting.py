@@ -1,32 +1,32 @@
-"""Operations that have to wait at a broker, in which order they go on, and what passes them.
+"""Operations that wait at a broker, in which order they go on, and what may pass them.
 
-A client's operation waits while words of it are reserved, and the client's later ones behind it.
-An operation on the shared tables waits while it conflicts with an undecided transaction, and all
-later ones here behind it, in one queue. In that queue stands as well an engine that changes the
-tables slice by slice (`overlay.broker.turns`); what it makes no difference to may pass.
+A client's operation waits while an undecided transaction has reserved subscriptions or
+advertisements that it touches, and the client's later ones wait behind it. An operation on the
+shared tables waits while it conflicts with an undecided transaction, and all later ones here wait
+behind it, in one queue. An engine that changes the tables slice by slice (`overlay.broker.turns`)
+has its turn in that queue as well; an operation to which that makes no difference may pass.
 
-This is a part of the broker (`overlay.broker.core`), which knows how operations are carried out;
-who conflicts with what, the engines know.
+A part of the broker (`overlay.broker.core`). How an operation is carried out is in
+`overlay.broker.operations`; who conflicts with what, the engines know.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from overlay.broker.engine import Engine
 from overlay.broker.limits import WAITING_PER_BROKER, WAITING_PER_CLIENT, Usage
-from overlay.broker.long_work import LongOperation, LongWork
-from overlay.broker.recording import Recorder
+from overlay.broker.long_work import LongLeave, LongWork
 from overlay.broker.requests import Task
-from overlay.broker.service import RouteChange, Service
-from overlay.broker.turns import RELEASE, SLICE, Jobs
+from overlay.broker.turns import RELEASE
 from overlay.effects import Close, Effect, Send
 from overlay.errors import LimitReached, OverlayError, PeerError
-from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation, Pub, is_client
-from overlay.tables.versions import Versions
+from overlay.messages import Done, Hop, Join, Leave, Operation, Pub, is_client
+
+if TYPE_CHECKING:
+    from overlay.broker.core import Broker
 
 #: Units of work (`overlay.broker.turns`) of an operation that a decision releases: with entries of
 #: many clients around it, it takes three times as long as a look at one entry.
@@ -35,28 +35,42 @@ OPERATION_UNITS = 3
 #: Waiting operations that another one may pass; to look through more of them would take long.
 PASSED_LIMIT = 64
 
-#: Stands with an operation behind which its neighbour's publications wait.
-STALLS = "stalls"
+
+@dataclass(slots=True, eq=False)
+class HeldItem:
+    """What waits in the queue of a broker, with what is to become of it when its turn has come.
+
+    If no engine, task or long work is given, it is a plain message of its source.
+    """
+
+    source: Hop
+    #: None if an engine changes the tables in slices (`Broker.in_turn`).
+    message: Operation | Leave | Join | Pub | None
+    #: The engine whose turn it is, or that has submitted the operation, and what it wants back.
+    engine: str = ""
+    context: Any = None
+    #: The task of an operation that undoes another one.
+    task: Task | None = None
+    #: The long work that the operation is a part of.
+    long: LongWork | None = None
+    #: Whether publications of its source wait behind it.
+    stalls: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.engine and self.task is None and self.long is None
 
 
-class WaitingOperations(Recorder):
+class WaitingOperations:
     """The part of a broker that lets operations wait."""
 
-    #: Units of work that one input may take before the rest is left for the next slice.
-    slice = SLICE
-
-    def __init__(self, name: BrokerName, versions: Versions) -> None:
-        super().__init__(name, versions)
-        self.engines: dict[str, Engine] = {}
-        self.services: dict[str, Service] = {}
-        #: What clients have said while words of theirs are reserved, in each client's order.
-        self._waiting: dict[Hop, deque[Operation | Leave]] = {}
-        #: Plain operations that wait for a transaction's decision, in the order of their arrival.
-        #: Those of an engine's transaction come with the engine's name and what it wants back;
-        #: those that undo something with their task. A client that comes back waits behind its own
-        #: leaving. Without a message: an engine that changes the tables in slices, in its turn.
-        self._held: deque[tuple[Hop, Operation | Leave | Join | Pub | None, str, Any]] = deque()
-        #: Those that stand in the queue without a message.
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: What clients have sent that touches something reserved, in each client's order.
+        self._reserved: dict[Hop, deque[Operation | Leave]] = {}
+        #: What waits for a transaction's decision, in the order of arrival.
+        self.queue: deque[HeldItem] = deque()
+        #: The engines that change the tables in slices, in their turns in the queue.
         self._turns: list[tuple[str, Any]] = []
         #: While one that has waited is carried out: how many that came with it wait in its place.
         self._in_its_place: int | None = None
@@ -64,50 +78,31 @@ class WaitingOperations(Recorder):
         self._decision_awaited = False
         #: Neighbours whose operations wait only for the next slices. Their publications do, too:
         #: the two may be of one transaction, which had no reason to wait for an answer.
-        self._stalled: set[Hop] = set()
+        self.stalled: set[Hop] = set()
         #: While `release` goes through the queue.
         self._releasing = False
-        self._jobs = Jobs()
-        #: Long work that a hop waits for (`overlay.broker.long_work`).
-        self._long: dict[Hop, LongWork] = {}
-        #: Long work that waits for neighbours to answer, by its task.
-        self._awaiting: dict[Task, LongWork] = {}
 
-    @abstractmethod
-    def _carry_out(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        """Carry out a plain operation that need not wait."""
+    # --- what comes in ---
 
-    @abstractmethod
-    def _undo(self, task: Task, operation: Operation, now: float) -> list[Effect]:
-        """Carry out an operation that takes another one back."""
-
-    @abstractmethod
-    def _give_up(self, now: float) -> list[Effect]:
-        """Wait no more for what neighbours were asked before they were lost, if nobody minds."""
-
-    @abstractmethod
-    def _publish(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
-        """Route a publication."""
-
-    @abstractmethod
-    def _join(self, source: Hop, join: Join, now: float) -> list[Effect]:
-        """Let a client in that is not leaving here any more."""
-
-    def _plain(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        """Carry out a plain operation, or let it wait for the transactions it conflicts with."""
-        if is_client(source) and (source in self._waiting or self._is_reserved(source, message)):
-            waiting = self._waiting.get(source, ())
+    def after_reserved(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        """Carry out a plain operation, when nothing that it touches is reserved and no transaction
+        conflicts with it."""
+        if is_client(source) and (source in self._reserved or self._is_reserved(source, message)):
+            waiting = self._reserved.get(source, ())
             if isinstance(message, Operation) and (error := self._no_room(source, len(waiting))):
                 return answer(source, message.req, error)
-            self._waiting.setdefault(source, deque()).append(message)
+            self._reserved.setdefault(source, deque()).append(message)
             return []
         return self._unreserved(source, message, now)
 
-    @abstractmethod
     def _unreserved(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
-        """Carry out a plain operation that waits for no words of its own client any more."""
+        broker = self._broker
+        if isinstance(message, Leave) and broker.membership.is_long_leave(source, message):
+            return broker.busy.begin(LongLeave(broker, source, message))
+        return self.after_undecided(source, message, now)
 
-    def _shared(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+    def after_undecided(self, source: Hop, message: Operation | Leave, now: float) -> list[Effect]:
+        """Carry out an operation on the shared tables, when no transaction conflicts with it."""
         if self._must_wait(source, message):
             if (
                 is_client(source)
@@ -115,324 +110,285 @@ class WaitingOperations(Recorder):
                 and (error := self._no_room(source))
             ):
                 return answer(source, message.req, error)
-            stalls = self._stalls(source, message)
+            stalls = self._makes_stalled(source, message)
             if stalls:
-                self._stalled.add(source)
-            self._held.append((source, message, "", STALLS if stalls else None))
+                self.stalled.add(source)
+            self.queue.append(HeldItem(source, message, stalls=stalls))
             return []
-        return self._carry_out(source, message, now)
+        return self._broker.operations.carry_out(source, message, now)
 
-    @property
-    def waiting_operations(self) -> Usage:
-        """The operations that wait, for a decision or for words of their own client."""
-        own = sum(map(len, self._waiting.values()))
-        return Usage("waiting operations", len(self._held) + own, WAITING_PER_BROKER)
+    def hold(self, source: Hop, join: Join) -> None:
+        """Let a client that comes back wait behind its own leaving."""
+        self.queue.append(HeldItem(source, join))
 
-    def _no_room(self, source: Hop, own: int = 0) -> LimitReached | None:
-        """Why not one more operation of a client may wait for its own words, or for others."""
-        if own >= WAITING_PER_CLIENT:
-            return LimitReached(f"{own} operations of {source[1:]} wait already")
-        try:
-            self.waiting_operations.check(self.name)
-        except LimitReached as error:
-            return error
-        return None
+    def stalls(self, source: Hop, pub: Pub) -> bool:
+        """Let a neighbour's publication wait if it has to, and say whether it does."""
+        if source not in self.stalled or not self.queue:
+            return False
+        self.queue.append(HeldItem(source, pub))
+        return True
 
-    def _stalls(self, source: Hop, message: Operation | Leave) -> bool:
+    def _makes_stalled(self, source: Hop, message: Operation | Leave) -> bool:
         """Whether publications of a neighbour have to wait behind this."""
         if is_client(source) or self._decision_awaited or not isinstance(message, Operation):
             return False
-        return not any(self.engines[name].owns(context, message) for name, context in self._turns)
-
-    def _wait_behind(self, source: Hop, pub: Pub) -> bool:
-        """Let a neighbour's publication wait, if it has to."""
-        if source not in self._stalled or not self._held:
-            return False
-        self._held.append((source, pub, "", None))
-        return True
+        engines = self._broker.engines
+        return not any(engines[name].owns(context, message) for name, context in self._turns)
 
     def submit(
         self, engine: str, source: Hop, operation: Operation, context: Any, now: float
     ) -> list[Effect]:
-        """Let an engine change the tables for everybody at once, when a plain operation might.
-
-        `Engine.resume` is called, now or later. What an engine submits while it resumes one that
-        has waited takes the place of that one: it does not go behind what came meanwhile, which
-        may be a consequence of it, from another broker that did not have to wait.
-        """
+        """An operation of an engine (`Broker.submit`)."""
         place = self._in_its_place
         if place is None and self._must_wait(source, operation, engine):
-            self._held.append((source, operation, engine, context))
+            self.queue.append(HeldItem(source, operation, engine, context))
             return []
         if place is not None and (place or self._conflicts(source, operation, engine)):
             self._decision_awaited = True
-            self._held.insert(place, (source, operation, engine, context))
+            self.queue.insert(place, HeldItem(source, operation, engine, context))
             self._in_its_place = place + 1
             return []
-        return self.engines[engine].resume(source, operation, context, now)
+        return self._broker.engines[engine].resume(source, operation, context, now)
 
-    def put_back(
-        self, engine: str, source: Hop, operation: Operation, context: Any, now: float
-    ) -> list[Effect]:
-        """Carry out an operation whose effect is worked out already (`store`, `drop`), in its turn.
-
-        For undoing: it takes entries out, or brings them back under their old numbers.
-        `Engine.completed` is called when it is done everywhere.
-        """
-        task = Task(source, 0, engine, context)
-        if self._must_wait(source, operation):
-            self._held.append((source, operation, "", task))
+    def put_back(self, task: Task, operation: Operation, now: float) -> list[Effect]:
+        """An operation that takes another one back (`Broker.put_back`)."""
+        if self._must_wait(task.origin, operation):
+            self.queue.append(HeldItem(task.origin, operation, task=task))
             return []
-        return self._undo(task, operation, now)
+        return self._broker.operations.undo(task, operation, now)
 
-    def part_of_long(self, long: LongWork, part: Operation, now: float) -> list[Effect]:
-        """Carry out a part of a long operation in its turn; it pauses if that is not now."""
-        if self._must_wait(long.source, part):
-            long.pauses = True
-            self._held.append((long.source, part, "", long))
-            return []
-        return long.resumed(part, now)
-
-    def _answers_came(self, *tasks: Task) -> list[Effect]:
-        """Go on with long work that has waited for answers, of these tasks or of any."""
-        effects: list[Effect] = []
-        for task in tasks or list(self._awaiting):
-            long = self._awaiting.get(task)
-            if long is not None and long.may_go_on:
-                del self._awaiting[task]
-                effects += self._jobs.add("", long)
-        return effects
+    def holds_part(self, long: LongWork, part: Operation) -> bool:
+        """Let a part of long work wait if it has to, and say whether it does."""
+        if not self._must_wait(long.source, part):
+            return False
+        self.queue.append(HeldItem(long.source, part, long=long))
+        return True
 
     def in_turn(self, engine: str, context: Any, now: float) -> list[Effect]:
-        """Let an engine change the tables slice by slice, in its turn among operations.
-
-        `Engine.work` is called, now or later, until there is no more. Operations that come
-        meanwhile wait behind it, as they would if it were done at once, but for those that it
-        `lets_pass`; publications do not.
-        """
+        """An engine changes the tables slice by slice (`Broker.in_turn`)."""
+        item = HeldItem(Hop(""), None, engine, context)
         if self._in_its_place is None:
-            self._held.append((Hop(""), None, engine, context))
+            self.queue.append(item)
         else:
-            self._held.insert(self._in_its_place, (Hop(""), None, engine, context))
+            self.queue.insert(self._in_its_place, item)
             self._in_its_place += 1
         self._turns.append((engine, context))
         return self.release(now)
 
-    def later(self, engine: str, context: Any) -> list[Effect]:
-        """Let an engine go on with something in slices of its own: `Engine.work` is called until
-        there is no more. A context that waits already is not taken twice."""
-        return self._jobs.add(engine, context)
+    # --- what does not have to wait any more ---
 
-    def _work(self, now: float) -> list[Effect]:
-        """Do the next slice of what takes long."""
-        engine, context = self._jobs.next()
-        if isinstance(context, LongWork):
-            if context.awaits_answers:
-                self._awaiting[context.task] = context
-                return self._jobs.again()
-            worked = context.work(now)
-        elif not engine:
-            return [*self.release(now), *self._jobs.again()]
-        else:
-            service = self.service(engine)
-            assert service is not None
-            worked = service.work(context, now)
-        effects = [*worked.effects, *(self._jobs.add(engine, context) if worked.more else ())]
-        return [*effects, *self._jobs.again()]
+    def go_on(self, source: Hop) -> list[Effect]:
+        """A source is not busy any more: release in the next slice what has waited for that."""
+        return self._broker.jobs.add(*RELEASE) if source in self._reserved else []
 
     def release(self, now: float) -> list[Effect]:
-        """Carry out what has waited for a decision and need not wait any more.
-
-        What is more than a slice follows in the next ones, in its order. When all is done, the
-        engines are told (`Engine.released`).
-        """
+        """Carry out a slice of what need not wait any more (`Broker.release`)."""
         effects: list[Effect] = []
         if self._releasing:
             return effects  # Called from below; the loop goes on.
         self._releasing = True
-        effects += self._give_up(now)
+        effects += self._broker.requests.give_up(now)
+        units = self._release_queue(now, effects)
+        units = self._release_reserved(now, effects, units)
+        self._releasing = False
+        if not self.queue:
+            self._decision_awaited = False
+        # Publications that wait are not overtaken, whatever has become of the operation before.
+        self.stalled = {
+            item.source
+            for item in self.queue
+            if isinstance(item.message, Pub) or (item.stalls and not self._decision_awaited)
+        }
+        if units >= self._broker.slice:
+            return effects + self._broker.jobs.add(*RELEASE)
+        return effects + self._broker.settled(now)
+
+    def _release_queue(self, now: float, effects: list[Effect]) -> int:
+        """Go through the queue until something has to wait; returns the units that this took."""
         units = 0
-        while self._held and units < self.slice:
-            source, message, engine, context = self._held[0]
-            if isinstance(message, Operation | Leave) and self._conflicts(source, message, engine):
+        while self.queue and units < self._broker.slice:
+            item = self.queue[0]
+            message = item.message
+            if isinstance(message, Operation | Leave) and self._conflicts(
+                item.source, message, item.engine
+            ):
                 effects += self._let_publications_go(now)
                 break
             units += OPERATION_UNITS
             if message is None:
-                units += self._slice_in_turn(engine, context, now, effects)
+                units += self._slice_in_turn(item, now, effects)
                 continue
-            self._held.popleft()
+            self.queue.popleft()
             try:
-                effects += self._resume(source, message, engine, context, now)
-            except PeerError as error:  # Not the mistake of whoever has set us going.
-                effects.append(Close(source, error.code, str(error)))
-        for source in list(self._waiting):
-            waiting = self._waiting[source]
+                effects += self._resume(item, now)
+            except PeerError as error:  # Not the mistake of the peer whose message we handle.
+                effects.append(Close(item.source, error.code, str(error)))
+        return units
+
+    def _release_reserved(self, now: float, effects: list[Effect], units: int) -> int:
+        """Carry out what touches nothing reserved any more; returns all units of this slice."""
+        for source in list(self._reserved):
+            waiting = self._reserved[source]
             while (
                 waiting
-                and units < self.slice
-                and source not in self._long
+                and units < self._broker.slice
+                and source not in self._broker.busy.long
                 and not self._is_reserved(source, waiting[0])
             ):
                 units += OPERATION_UNITS
                 effects += self._unreserved(source, waiting.popleft(), now)
             if not waiting:
-                del self._waiting[source]
-        self._releasing = False
-        if not self._held:
-            self._decision_awaited = False
-        # Publications that wait are not overtaken, whatever has become of the operation before.
-        self._stalled = {
-            hop
-            for hop, said, _, context in self._held
-            if isinstance(said, Pub) or (context is STALLS and not self._decision_awaited)
-        }
-        if units >= self.slice:
-            return effects + self._jobs.add(*RELEASE)
-        return effects + self.settled(now)
-
-    def settled(self, now: float) -> list[Effect]:
-        """Let the engines go on with what has waited for something that is settled here."""
-        effects: list[Effect] = []
-        for engine in self.engines.values():
-            effects += engine.released(now)
-        return effects
+                del self._reserved[source]
+        return units
 
     def _let_publications_go(self, now: float) -> list[Effect]:
         """What they wait behind waits for a decision now, and for that no publication waits."""
         self._decision_awaited = True
-        self._stalled.clear()
-        gone = [(hop, said) for hop, said, _, _ in self._held if isinstance(said, Pub)]
+        self.stalled.clear()
+        gone = [(item.source, item.message) for item in self.queue if isinstance(item.message, Pub)]
         if gone:
-            self._held = deque(item for item in self._held if not isinstance(item[1], Pub))
-        return [effect for hop, pub in gone for effect in self._publish(hop, pub, now)]
+            self._keep(lambda item: not isinstance(item.message, Pub))
+        publish = self._broker.publications.publish
+        return [effect for hop, pub in gone for effect in publish(hop, pub, now)]
 
-    def _resume(
-        self,
-        source: Hop,
-        message: Operation | Leave | Join | Pub,
-        engine: str,
-        context: Any,
-        now: float,
-    ) -> list[Effect]:
+    def _resume(self, item: HeldItem, now: float) -> list[Effect]:
         """Carry out what has waited."""
+        broker, source, message = self._broker, item.source, item.message
         if isinstance(message, Pub):
-            return self._publish(source, message, now)
+            return broker.publications.publish(source, message, now)
         if isinstance(message, Join):
-            return self._join(source, message, now)
-        if engine:
-            assert isinstance(message, Operation)
-            self._in_its_place = 0
-            try:
-                return self.engines[engine].resume(source, message, context, now)
-            finally:
-                self._in_its_place = None
-        if isinstance(context, Task):
-            assert isinstance(message, Operation)
-            return self._undo(context, message, now)
-        if isinstance(context, LongWork):
-            assert isinstance(message, Operation)
-            return [*context.resumed(message, now), *self._jobs.add("", context)]
-        return self._carry_out(source, message, now)
-
-    def _slice_in_turn(self, engine: str, context: Any, now: float, effects: list[Effect]) -> int:
-        """One slice of what stands first in the queue; it leaves when there is no more. Returns
-        the units that it took."""
+            return broker.membership.join(source, message, now)
+        assert message is not None, "an engine's turn is not resumed"
+        if item.is_plain:
+            return broker.operations.carry_out(source, message, now)
+        assert isinstance(message, Operation)
+        if item.task is not None:
+            return broker.operations.undo(item.task, message, now)
+        if item.long is not None:
+            return [*item.long.resumed(message, now), *broker.jobs.add("", item.long)]
         self._in_its_place = 0
         try:
-            worked = self.engines[engine].work(context, now)
+            return broker.engines[item.engine].resume(source, message, item.context, now)
+        finally:
+            self._in_its_place = None
+
+    def _slice_in_turn(self, item: HeldItem, now: float, effects: list[Effect]) -> int:
+        """One slice of what is first in the queue; it leaves when there is no more. Returns the
+        units that it took."""
+        self._in_its_place = 0
+        try:
+            worked = self._broker.engines[item.engine].work(item.context, now)
         finally:
             place, self._in_its_place = self._in_its_place, None
         effects += worked.effects
         if not worked.more:
-            del self._held[place]  # Behind what it has to wait for.
-            self._turns = [turn for turn in self._turns if turn[1] is not context]
-        return worked.units if place or not worked.more else self.slice
+            del self.queue[place]  # Behind what it has to wait for.
+            self._turns = [turn for turn in self._turns if turn[1] is not item.context]
+        return worked.units if place or not worked.more else self._broker.slice
+
+    # --- what has to wait ---
 
     def _is_reserved(self, source: Hop, message: Operation | Leave) -> bool:
-        return any(engine.reserves(source, message) for engine in self.engines.values())
+        return any(engine.reserves(source, message) for engine in self._broker.engines.values())
 
     def _must_wait(self, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
         if self._conflicts(source, message, engine):
             self._decision_awaited = True
             return True
-        if not self._held:
+        if not self.queue:
             self._decision_awaited = False
             return False
         return self._decision_awaited or not self._may_pass(source, message)
 
     def _may_pass(self, source: Hop, message: Operation | Leave) -> bool:
-        """Whether an operation need not wait for the next slices, in which what stands in the queue
+        """Whether an operation need not wait for the next slices, in which what is in the queue
         will be carried out: it makes no difference which comes first."""
-        if not isinstance(message, Operation) or len(self._held) > PASSED_LIMIT:
+        if not isinstance(message, Operation) or len(self.queue) > PASSED_LIMIT:
             return False
         for name, context in self._turns:
-            if not self.engines[name].lets_pass(context, source, message):
+            if not self._broker.engines[name].lets_pass(context, source, message):
                 return False
         return not any(
-            _meet(source, message, before, other)
-            for before, other, _, _ in self._held
-            if other is not None and not isinstance(other, Pub)
+            _meet(source, message, item.source, item.message)
+            for item in self.queue
+            if item.message is not None and not isinstance(item.message, Pub)
         )
 
     def _conflicts(self, source: Hop, message: Operation | Leave, engine: str) -> bool:
-        others = (other for name, other in self.engines.items() if name != engine)
+        others = (other for name, other in self._broker.engines.items() if name != engine)
         return any(other.holds(source, message) for other in others)
 
-    # --- engines and services ---
+    def _no_room(self, source: Hop, own: int = 0) -> LimitReached | None:
+        """Why not one more operation of a client may wait behind its own ones, or in the queue."""
+        if own >= WAITING_PER_CLIENT:
+            return LimitReached(f"{own} operations of {source[1:]} wait already")
+        try:
+            self.usage.check(self._broker.name)
+        except LimitReached as error:
+            return error
+        return None
 
-    def service(self, name: str) -> Service | None:
-        """The engine or service of that name, if this broker has it."""
-        return self.engines.get(name) or self.services.get(name)
+    # --- what waits no more, since its source is gone ---
 
-    def hosted(self) -> list[Service]:
-        """The engines and the services of this broker, in the order in which they are told."""
-        return [*self.engines.values(), *self.services.values()]
+    def drop_plain(self, client: Hop) -> None:
+        """A client is gone: nothing that it sent itself and that waits is carried out."""
+        self._reserved.pop(client, None)
+        if self.queue:
+            self._keep(lambda item: item.source != client or not item.is_plain)
 
-    def routes_changed(self, changes: Sequence[RouteChange], now: float) -> list[Effect]:
-        """Report changes of the tables that have become visible together.
+    def drop_all(self, neighbour: Hop) -> None:
+        """A neighbour lives a new life: nothing from its former life is carried out."""
+        self._keep(lambda item: item.source != neighbour)
 
-        An engine that changes the tables by itself calls this when all traffic sees the changes.
-        """
-        effects: list[Effect] = []
-        for service in self.hosted():
-            effects += service.routes_changed(changes, now)
-        return effects
+    def drop_part(self, long: LongWork) -> None:
+        """Long work ends before it is done: its part that waits is not carried out."""
+        self._keep(lambda item: item.long is not long)
 
-    # --- what waits ---
+    def _keep(self, stays: Callable[[HeldItem], bool]) -> None:
+        self.queue = deque(filter(stays, self.queue))
+
+    # --- questions about what waits ---
 
     @property
-    def held(self) -> list[tuple[Hop, Operation | Leave]]:
+    def operations(self) -> list[tuple[Hop, Operation | Leave]]:
         """The operations on the shared tables that wait for a decision."""
         return [
-            (hop, said) for hop, said, _, _ in self._held if isinstance(said, Operation | Leave)
+            (item.source, item.message)
+            for item in self.queue
+            if isinstance(item.message, Operation | Leave)
         ]
 
-    def said_before(self, source: Hop, *, held: bool = True) -> list[Operation]:
-        """What a client has said that waits, and so will be numbered after what it says now; with
-        or without what is held for others."""
-        waiting = list(self._waiting.get(source, ()))
-        long = self._long.get(source)
-        if isinstance(long, LongOperation):
-            waiting.append(long.operation)
-        if held:
-            waiting += [said for hop, said in self.held if hop == source]
-        return [said for said in waiting if isinstance(said, Operation)]
+    def leaves(self, client: str) -> bool:
+        """Whether the leaving of a client waits in the queue."""
+        leaving = (item.message for item in self.queue if isinstance(item.message, Leave))
+        return any(leave.client == client for leave in leaving)
 
-    def count_waiting(self, source: Hop) -> int:
-        """How many operations wait for a decision, or for words of this client."""
-        return len(self._held) + len(self._waiting.get(source, ()))
+    def sent_before(self, source: Hop, *, held: bool) -> list[Operation]:
+        """Operations of a client that wait (`Broker.sent_before`)."""
+        waiting = [*self._reserved.get(source, ()), *self._broker.busy.waits_for(source)]
+        if held:
+            waiting += [message for hop, message in self.operations if hop == source]
+        return [message for message in waiting if isinstance(message, Operation)]
+
+    def count(self, source: Hop) -> int:
+        """How many operations wait in the queue, or behind what this client has sent itself."""
+        return len(self.queue) + len(self._reserved.get(source, ()))
 
     @property
-    def is_releasing(self) -> bool:
-        """Whether operations wait only for the next slice: nothing else is in their way."""
-        return RELEASE in self._jobs
+    def usage(self) -> Usage:
+        """The operations that wait, for a decision or for something reserved."""
+        reserved = sum(map(len, self._reserved.values()))
+        return Usage("waiting operations", len(self.queue) + reserved, WAITING_PER_BROKER)
+
+    @property
+    def at_rest(self) -> bool:
+        return not (self.queue or self._reserved)
 
 
 def _meet(source: Hop, operation: Operation, before: Hop, other: Operation | Leave | Join) -> bool:
     """Whether it matters that an operation is carried out after another one that came before it.
 
-    What different hops send about different entries can change places.
+    Operations from different hops about different entries can change places.
     """
     if before == source:
         return True
@@ -444,4 +400,5 @@ def _meet(source: Hop, operation: Operation, before: Hop, other: Operation | Lea
 
 
 def answer(hop: Hop, req: int, error: OverlayError) -> list[Effect]:
+    """The refusal of a request, if it wants an answer."""
     return [Send((hop,), Done(req, error.code, str(error)))] if req else []

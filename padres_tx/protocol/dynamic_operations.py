@@ -307,7 +307,7 @@ class DynamicOperations(TwoPhaseCommit):
     def _check_turn(self, tx: DynamicState, hop: Hop, asked: Operation) -> None:
         """Raises Conflict if the client has said something before that waits for its own words: it
         would get the later number, and with it the last word."""
-        if any(map(Undo(hop, asked, []).concerns, self.broker.said_before(hop, held=False))):
+        if any(map(Undo(hop, asked, []).concerns, self.broker.sent_before(hop, held=False))):
             other = reserved_by_others(self.broker, tx.id, asked)
             why = f"uses the same part in {tx_text(other)}" if other else "has said what waits"
             raise Conflict(f"{asked.client} {why}")

@@ -355,7 +355,7 @@ class Planning(OutcomeEngine[StaticState]):
         other = reserved_by_others(self.broker, tx.id, undo.operation)
         if other is not None:
             raise Conflict(f"{client} uses the same part in {tx_text(other)}")
-        if any(undo.concerns(before) for before in self.broker.said_before(undo.source)):
+        if any(undo.concerns(before) for before in self.broker.sent_before(undo.source)):
             # It gets its number when it is done, later than what is admitted now, but comes first.
             raise Conflict(f"an operation of {client} on the same part has to wait")
         for name, engine in self.broker.engines.items():

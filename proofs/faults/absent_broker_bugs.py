@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.plain_requests import PlainRequests
 from overlay.broker.requests import Task
 from overlay.effects import Effect, Send
 from overlay.messages import BrokerName, Hop, Join, Leave, Operation
@@ -50,45 +51,51 @@ class EndsAfterItsAnswer(_EndsAlone, DTxNI):
     pass
 
 
-class _SkippingBroker(Broker):
+class _SkippingRequests(PlainRequests):
     """Sends nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
 
-    def _ask(
+    def ask(
         self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
     ) -> Effect:
-        if self.reach.is_absent(hop):
+        if self._broker.reach.is_absent(hop):
             return Send((), message)
-        return super()._ask(task, hop, message, insist=insist)
+        return super().ask(task, hop, message, insist=insist)
 
 
 class SkipsAbsentNeighbours(DTx):
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _SkippingBroker
+        broker.requests.__class__ = _SkippingRequests
         super().__init__(broker)
+
+
+class _ReorderingRequests(PlainRequests):
+    """Keeps what an absent neighbour is asked, the last operation first."""
+
+    missed: dict[Hop, list[Effect]]
+
+    def ask(
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+    ) -> Effect:
+        sent = super().ask(task, hop, message, insist=insist)
+        if self._broker.reach.is_absent(hop) and not insist and isinstance(message, Operation):
+            self.missed.setdefault(hop, []).insert(0, sent)
+            return Send((), message)
+        return sent
 
 
 class _ReorderingBroker(Broker):
     """Sends what an absent neighbour has missed when it is back, the last operation first."""
 
-    missed: dict[Hop, list[Effect]]
-
-    def _ask(
-        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
-    ) -> Effect:
-        sent = super()._ask(task, hop, message, insist=insist)
-        if self.reach.is_absent(hop) and not insist and isinstance(message, Operation):
-            self.missed.setdefault(hop, []).insert(0, sent)
-            return Send((), message)
-        return sent
-
     def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
-        return super().link_up(neighbour, now) + self.missed.pop(Hop(neighbour), [])
+        assert isinstance(self.requests, _ReorderingRequests)
+        return super().link_up(neighbour, now) + self.requests.missed.pop(Hop(neighbour), [])
 
 
 class ReordersForAbsentNeighbours(STx):
     def __init__(self, broker: Broker) -> None:
         broker.__class__ = _ReorderingBroker
-        vars(broker)["missed"] = {}
+        broker.requests.__class__ = _ReorderingRequests
+        vars(broker.requests)["missed"] = {}
         super().__init__(broker)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.waiting import WaitingOperations
 from overlay.effects import Effect
 from overlay.messages import Hop, Leave, Operation
 from padres_tx.engines.d_tx import DTx
@@ -22,24 +23,25 @@ from padres_tx.protocol.compensation import Undo
 from padres_tx.protocol.dynamic import YES, DynamicState, Verdict
 
 
-class _HidesHeld(Broker):
-    """A broker whose held operations can be hidden."""
+class _HidesHeld(WaitingOperations):
+    """Held operations that can be hidden."""
 
     unseen = False
 
     @property
-    def held(self) -> list[tuple[Hop, Operation | Leave]]:
-        return [] if self.unseen else super().held
+    def operations(self) -> list[tuple[Hop, Operation | Leave]]:
+        return [] if self.unseen else super().operations
 
 
 @contextmanager
 def _held_hidden(broker: Broker) -> Iterator[None]:
-    assert isinstance(broker, _HidesHeld)
-    broker.unseen = True
+    waiting = broker.waiting
+    assert isinstance(waiting, _HidesHeld)
+    waiting.unseen = True
     try:
         yield
     finally:
-        broker.unseen = False
+        waiting.unseen = False
 
 
 # --- operations that have to wait ---
@@ -64,7 +66,7 @@ class Overtakes(STx):
     """A plan is admitted although an earlier operation of its client waits."""
 
     def __init__(self, broker: Broker) -> None:
-        broker.__class__ = _HidesHeld
+        broker.waiting.__class__ = _HidesHeld
         super().__init__(broker)
 
     def _check_free(self, tx: static_state.StaticState, undo: Undo) -> None:

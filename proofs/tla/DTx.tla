@@ -13,7 +13,7 @@
 (* Writes commute (proofs/solvers/convergence.py), so only reads against    *)
 (* writes order transactions.                                               *)
 (*                                                                          *)
-(* A plain operation is acknowledged as in overlay/broker/core.py, nested:  *)
+(* As in overlay/broker/plain_requests.py, answers are nested:              *)
 (* a broker keeps an operation that it has carried out as under way until   *)
 (* all brokers behind it have carried it out. Instances state what holds in *)
 (* the tables about reads (Spread):                                         *)

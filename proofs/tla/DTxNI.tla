@@ -4,7 +4,7 @@
 (* once, beside plain operations, and may be aborted at any moment. One     *)
 (* step is one message received by one broker, or one operation of a        *)
 (* client, as in padres_tx/engines/d_tx_ni.py,                              *)
-(* padres_tx/protocol/compensation.py and overlay/broker/core.py;           *)
+(* padres_tx/protocol/compensation.py and overlay/broker/waiting.py;        *)
 (* proofs/README.md maps the actions to functions.                          *)
 (*                                                                          *)
 (* An operation of a client covers all its earlier ones of the same sort    *)

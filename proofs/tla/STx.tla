@@ -3,7 +3,7 @@
 (* S-TX: one static transaction on the shared routing tables, beside plain  *)
 (* advertisements of other clients, or with a D-TX that reads the tables.   *)
 (* One step is one message received by one broker, as in                    *)
-(* padres_tx/engines/s_tx.py, overlay/broker/core.py and                    *)
+(* padres_tx/engines/s_tx.py, overlay/broker/operations.py and              *)
 (* overlay/tables/routing.py; proofs/README.md maps the actions to          *)
 (* functions.                                                               *)
 (*                                                                          *)
@@ -63,7 +63,7 @@ Around(b) == Nbr[b] \cap Span
 All == 1..Len(Steps)
 
 (***************************************************************************)
-(* Tasks (overlay/broker/core.py): the (un-)advertisement of a step; an     *)
+(* Tasks (broker/requests.py): the (un-)advertisement of a step; an         *)
 (* entry that it has moved at some broker (moved, by); what a broker has    *)
 (* sent to others of a step that it has carried out by itself (by).         *)
 (***************************************************************************)

@@ -462,7 +462,7 @@ class ForgedWorld:
                 if getattr(half, "txs", None):
                     found.append(f"{name}: {engine} {list(half.txs)}")  # type: ignore[attr-defined]
             if not broker.at_rest:
-                found.append(f"{name}: {broker.held} {broker._tasks.to(Hop('B1'))}")
+                found.append(f"{name}: {broker.held} {broker.requests.tasks.to(Hop('B1'))}")
             if broker.versions.open or broker.versions.voted:
                 found.append(f"{name}: versions {broker.versions.open} {broker.versions.voted}")
         return found

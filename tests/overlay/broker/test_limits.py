@@ -31,7 +31,7 @@ class OneBroker:
 
 
 def test_the_entries_of_a_broker_are_limited_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.broker.core.ENTRIES_PER_BROKER", 3)
+    monkeypatch.setattr("overlay.broker.operations.ENTRIES_PER_BROKER", 3)
     one = OneBroker("A", "B")
     assert one.operate("A", "sub", Filter(x=1)).code == ""
     assert one.operate("A", "adv", Filter(x=2)).code == ""
@@ -47,7 +47,7 @@ def test_the_entries_of_a_broker_are_limited_in_all(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_entries_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.broker.core.ENTRIES_PER_CLIENT", 2)
+    monkeypatch.setattr("overlay.broker.operations.ENTRIES_PER_CLIENT", 2)
     one = OneBroker("A", "B")
     assert [one.operate("A", "sub", Filter(x=n)).code for n in range(3)] == ["", "", "limit"]
     assert one.operate("B", "sub", Filter(x=1)).code == ""

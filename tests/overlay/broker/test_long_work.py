@@ -32,7 +32,7 @@ class OneClient:
         self._see(self.broker.receive(HERE, Operation(self._req, kind, "C", 0, filter), 0.0))
         while self._req not in self._answers:
             self._see(self.broker.wake(WORK, 0.0))
-        while len(self.broker._jobs):
+        while len(self.broker.jobs):
             self._see(self.broker.wake(WORK, 0.0))
         return self._answers[self._req]
 

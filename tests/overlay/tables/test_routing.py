@@ -102,7 +102,7 @@ class World:
             assert lines(tables["srt"]) == self.oracle.srt(name), f"SRT of {name}"
             assert lines(tables["prt"]) == self.oracle.prt(name), f"PRT of {name}"
             assert [row["client"] for row in tables["clients"]] == sorted(self.oracle.edges)
-            assert not len(broker._tasks)
+            assert not len(broker.requests.tasks)
 
     def check_deliveries(self) -> None:
         """Publish every point of a grid from every client, one at a time."""

@@ -100,7 +100,11 @@ def test_a_difference_in_any_attribute_makes_another_state() -> None:
         lambda b: b.engines["d-tx"],
         lambda b: b.engines["d-tx-ni"],
         lambda b: b.engines["s-tx"],
-        lambda b: b._tasks,
+        lambda b: b.requests,
+        lambda b: b.requests.tasks,
+        lambda b: b.waiting,
+        lambda b: b.busy,
+        lambda b: b.membership,
     ]
     for place in places:
         for name in _attributes(place(broker())):
@@ -118,7 +122,7 @@ def test_marks_on_entries_make_another_state() -> None:
 
 def test_waiting_requests_make_another_state() -> None:
     one, other = broker(), broker()
-    other._joined[client_hop("D")] = 7
+    other.membership.joined[client_hop("D")] = 7
     assert canonical(one) != canonical(other)
 
 

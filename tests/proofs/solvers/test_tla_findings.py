@@ -66,11 +66,11 @@ class IgnoresHeld(DTx):
     """Without "meets held": validation does not see the operations held at its broker."""
 
     def judge(self, tx: DynamicState) -> Verdict | None:
-        held, self.broker._held = self.broker._held, deque()
+        held, self.broker.waiting.queue = self.broker.waiting.queue, deque()
         try:
             return super().judge(tx)
         finally:
-            self.broker._held = held
+            self.broker.waiting.queue = held
 
 
 def leaving(engine: type[DTx], seed: int) -> list[str]:
