@@ -9,6 +9,11 @@ OverlayError
 │   ├── LimitReached     the client, or the broker in all, has as much of something as it may
 │   └── NameTaken        a client of that name is connected already
 │       └── NameAway     it has just lost its connection, and may come back: try again soon
+├── LogError             a broker's log cannot be opened or read; nothing in it was changed
+│   ├── LogLocked        another process uses it
+│   ├── LogDamaged       what was committed is not there as it was written; names file and place
+│   ├── WrongLog         not a log, another broker's, or of a format that is not known here
+│   └── LogUnusable      the directory cannot be read or written: rights, a full disk
 ├── Overloaded           too many clients connect at once; trying again soon may succeed
 │   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
@@ -86,6 +91,36 @@ class NameAway(NameTaken):
     """A client of that name has just lost its connection and may come back: try again soon."""
 
     code = "name-away"
+
+
+class LogError(OverlayError):
+    """A broker's log cannot be opened or read; nothing in it was changed."""
+
+    code = "log"
+
+
+class LogLocked(LogError):
+    """Another process uses the log; the reason has its process id."""
+
+    code = "log-locked"
+
+
+class LogDamaged(LogError):
+    """Something that was committed is missing or not as it was written; the reason says where."""
+
+    code = "log-damaged"
+
+
+class WrongLog(LogError):
+    """The directory holds no log, another broker's, or one of a format that is not known here."""
+
+    code = "wrong-log"
+
+
+class LogUnusable(LogError):
+    """The directory cannot be read or written."""
+
+    code = "log-unusable"
 
 
 class Overloaded(OverlayError):

@@ -39,6 +39,7 @@ ROOMS = {
     "overlay/wire": {VOCABULARY},
     "overlay/files": {VOCABULARY},
     "overlay/node": {VOCABULARY, "overlay.broker", "overlay.wire", "overlay.log"},
+    "overlay/log": {"overlay.errors"},
     "overlay/hosts": {"overlay"},
     "padres_tx/client": {
         *(VOCABULARY, "overlay.wire", "overlay.matching", "overlay.tables"),
@@ -198,6 +199,16 @@ def test_only_one_room_imports_spark() -> None:
 def test_the_cores_import_neither_clock_nor_socket_nor_chance(room: str) -> None:
     for path in sorted((ROOT / room).glob("*.py")):
         assert not imported(path) & IMPURE, path.relative_to(ROOT)
+
+
+def test_a_log_runs_on_a_simulated_disk() -> None:
+    """Two modules of the log's room talk to the operating system, and no other does."""
+    impure = {
+        path.name: found
+        for path in sorted((ROOT / "overlay" / "log").glob("*.py"))
+        if (found := imported(path) & (IMPURE | {"fcntl", "queue", "subprocess", "tempfile"}))
+    }
+    assert impure == {"os_disk.py": {"os", "fcntl"}, "worker.py": {"threading", "queue"}}
 
 
 def test_only_what_is_declared_is_imported() -> None:

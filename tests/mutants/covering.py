@@ -15,6 +15,7 @@ MODULES = (
     "overlay/broker/*.py",
     "overlay/wire/*.py",
     "overlay/hosts/flow.py",
+    "overlay/log/*.py",
     "overlay/matching/*.py",
     "padres_tx/protocol/*.py",
     "padres_tx/protocol/validation/*.py",
@@ -80,6 +81,7 @@ COVERING: dict[str, tuple[str, ...]] = {
         "tests/overlay/hosts/test_host.py",
         "tests/overlay/hosts/test_tcp.py",
     ),
+    "overlay/log/*": ("tests/overlay/log",),
     "overlay/tables/footprints.py": ("tests/protocol/test_conflicts.py", *STEPS, *RUNS),
     "overlay/tables/reads.py": (
         "tests/overlay/tables/test_reads.py",
