@@ -50,10 +50,10 @@ from overlay.broker.requests import Task
 from overlay.broker.turns import Worked
 from overlay.effects import Effect
 from overlay.filters import Filter, Interval
+from overlay.matching.index import Search, is_visible
 from overlay.messages import Hop, Kind, Leave, Operation
-from overlay.tables.last_word import reaches
 from overlay.tables.routing import Retargeting, not_held
-from overlay.tables.space import Entry, SpaceSearch
+from overlay.tables.space import FIRST_LOOK, Entry
 from overlay.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -75,9 +75,6 @@ ANSWERS_FEW = 32
 
 #: Entries that are looked at, to see whether a filter covers them, for a unit of work.
 LOOKS_PER_UNIT = 8
-
-#: Holes of a client that are compared with one of its words for a unit of work.
-HOLES_PER_UNIT = 16
 
 
 class LongWork(ABC):
@@ -119,32 +116,42 @@ class LongOperation(LongWork):
         super().__init__(broker, source, task)
         self.operation = msgspec.structs.replace(operation, seq=0)
         self._space = broker.routing.space(operation.kind, source)
-        self._search = self._space.search([operation.filter])
-        self._is_known_held = operation.positive
+        self._covers = self._space.covered_entries(operation.client)
+        #: What is still to be looked at: the entries that the filter may cover, and the searches
+        #: for those that it overlaps.
+        self._near = self._covers.near(operation.filter)
+        self._search_yes, *self._search_no = self._space.searches(operation.filter)
         self._stored = False
         #: An un-advertisement is stored at last; see the module's docstring.
         self._is_stored_last = operation.kind == "uadv"
-        #: The client's words around the filter: those that say yes, the holes, and those it covers.
-        self._yes: list[Entry] = []
-        self._holes: list[Entry] = []
+        #: The client's words that the filter covers, and whether one of them says yes.
         self._covered: list[int] = []
+        self._loses = False
         #: Holes that the filter does not cover, and that may carve nothing any more.
         self._doubtful: list[Entry] = []
-        self._search_hole: SpaceSearch | None = None
-        self._carves = False
+        self._search_hole: Search[Entry] | None = None
+        #: Whether the client holds a part of what it takes back, and words that this carves. For a
+        #: word that says yes neither matters.
+        self._is_held = operation.positive
+        self._carves = operation.positive
 
     def work(self, now: float) -> Worked:
         if self.pauses:
             return Worked([])
-        if not self._search.done:
-            self._look()
-        elif not self._is_known_held:
-            return self._ask_whether_held(now)
+        if self._near:
+            self._look_for_covered()
+        elif self._loses and any(not search.done for search in self._search_no):
+            self._look_for_holes()
+        elif not (self._search_yes.done or (self._is_held and self._carves)):
+            self._look_for_yes()
+        elif not self._is_held:
+            return Worked(self.broker.busy.failed(self, not_held(self.operation), now))
         elif not (self._stored or self._is_stored_last):
             return self._store(True, now)
         elif self._covered:
             size = self.parts(DROP_UNITS)
-            some, self._covered = self._covered[-size:], self._covered[:-size]
+            some = self._covered[-size:]
+            del self._covered[-size:]
             return self._part(self._dropping(some), now)
         elif self._doubtful:
             return self._doubt(now)
@@ -162,47 +169,55 @@ class LongOperation(LongWork):
         self._stored = True
         return self._part(msgspec.structs.replace(self.operation, store=store, drop=()), now)
 
-    def _look(self) -> None:
-        """Look at some of the client's entries around the filter."""
-        operation, view = self.operation, self.broker.versions.view()
-        for entry in self._search.some(self.broker.slice * LOOKS_PER_UNIT, view):
-            if entry.client != operation.client:
-                continue
-            (self._yes if entry.positive else self._holes).append(entry)
-            if operation.filter.covers(entry.filter):
+    def _look_for_covered(self) -> None:
+        """Look at some of the client's entries that the filter may cover."""
+        size, view = self.broker.slice * LOOKS_PER_UNIT, self.broker.versions.view()
+        some = self._near[-size:]
+        del self._near[-size:]
+        for number in some:
+            entry = self._covers.get(number)
+            if (
+                entry is not None
+                and self.operation.filter.covers(entry.filter)
+                and is_visible(entry, view)
+            ):
                 self._covered.append(entry.seq)
-            elif entry.positive:
-                self._carves = True
-            else:
+                self._loses = self._loses or entry.positive
+
+    def _look_for_holes(self) -> None:
+        """Look for holes of the client that overlap the filter."""
+        for entry in self._some_own(self._search_no[0], self.broker.slice * LOOKS_PER_UNIT):
+            if not self.operation.filter.covers(entry.filter):
                 self._doubtful.append(entry)
 
-    def _ask_whether_held(self, now: float) -> Worked:
-        """Compare some words with the holes; the client holds a part if one is left over."""
-        filter = self.operation.filter
-        for _ in range(self.parts(1 + len(self._holes) // HOLES_PER_UNIT)):
-            if not self._yes:
-                return Worked(self.broker.busy.failed(self, not_held(self.operation), now))
-            if reaches(self._yes.pop(), filter, self._holes):
-                self._is_known_held = True
-                self._yes.clear()
-                break
-        return Worked([], self.broker.slice, True)
+    def _look_for_yes(self) -> None:
+        """Look for what the client holds of what it takes back, until one knows enough."""
+        filter, view = self.operation.filter, self.broker.versions.view()
+        for entry in self._some_own(self._search_yes, self.broker.slice):
+            self._carves = self._carves or not filter.covers(entry.filter)
+            self._is_held = self._is_held or self._space.holds_a_part(entry, filter, view)
+            if self._carves and self._is_held:
+                return
+
+    def _some_own(self, search: Search[Entry], limit: int) -> list[Entry]:
+        view, client = self.broker.versions.view(), self.operation.client
+        return [e for e in search.some(limit) if e.client == client and is_visible(e, view)]
 
     def _doubt(self, now: float) -> Worked:
-        """Drop a hole that carves nothing any more."""
-        hole = self._doubtful[-1]
-        if self._search_hole is None:
-            self._search_hole = self._space.search([hole.filter])
-        view = self.broker.versions.view()
-        for entry in self._search_hole.some(self.broker.slice * LOOKS_PER_UNIT, view):
-            if entry.client == hole.client and entry.positive and entry.seq < hole.seq:
-                break
-        else:
-            if not self._search_hole.done:
-                return Worked([], self.broker.slice, True)
-            self._next_hole()
-            return self._part(self._dropping([hole.seq]), now)
-        self._next_hole()
+        """Find a hole that carves nothing any more, and drop it."""
+        left = self.broker.slice * LOOKS_PER_UNIT
+        while self._doubtful and left > 0:
+            hole = self._doubtful[-1]
+            if self._search_hole is None:
+                self._search_hole = self._space.searches(hole.filter)[0]
+            before = self._search_hole.looked
+            found = self._some_own(self._search_hole, min(left, FIRST_LOOK))
+            left -= self._search_hole.looked - before + 1
+            if any(entry.seq < hole.seq for entry in found):
+                self._next_hole()
+            elif self._search_hole.done:
+                self._next_hole()
+                return self._part(self._dropping([hole.seq]), now)
         return Worked([], self.broker.slice, True)
 
     def _next_hole(self) -> None:

@@ -340,8 +340,22 @@ class Index(Generic[E]):
                     found += [record for record in group if filter.overlaps(record.filter)]
         return self._in_order(found, view)
 
+    def covering(self, filter: Filter, view: View | None = None) -> list[E]:
+        """The visible entries that cover the filter, in the order of insertion. What names other
+        attributes than the filter is not looked at."""
+        predicates = filter.predicates
+        found: list[IndexRecord[E]] = []
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            found += [record for record in node.records if record.filter.covers(filter)]
+            if (branches := node.branches) is not None:
+                for group in branches.around(predicates, stack):
+                    found += [record for record in group if record.filter.covers(filter)]
+        return self._in_order(found, view)
+
     def search(self, filter: Filter) -> Search[E]:
-        """The same piece by piece, whatever the versions, in the order of the tree."""
+        """What overlaps piece by piece, whatever the versions, in the order of the tree."""
         return Search(self._root, filter)
 
     def __contains__(self, entry: E) -> bool:

@@ -292,6 +292,19 @@ class Branches(Generic[T]):
             yield from ladder.cross(predicates.get(end.name, _ANYTHING))
         yield from self.piles.values()
 
+    def around(
+        self, predicates: Mapping[str, Interval], stack: list[Node[T]]
+    ) -> Iterator[Iterable[IndexRecord[T]]]:
+        """What can cover a filter: children are put on the stack, groups returned. Whatever is
+        sorted by an attribute that the filter does not name cannot."""
+        for name, interval in predicates.items():
+            if (part := self.parts.get(name)) is not None:
+                part.around(interval, stack)
+        for end, ladder in self.ladders.items():
+            if (of_end := predicates.get(end.name)) is not None:
+                yield from ladder.around(of_end)
+        yield from self.piles.values()
+
     def child_for(self, record: IndexRecord[T]) -> Node[T] | None:
         """The child for a new record; None if it stays unsorted until there are more like it."""
         found: tuple[_Part[T], Cell] | None = None
@@ -519,6 +532,15 @@ class _Part(Generic[T]):
                 for length, named in self.prefixes.items():
                     stack.extend(_named_between(named, length, interval.lo, interval.hi))
 
+    def around(self, interval: Interval, stack: list[Node[T]]) -> None:
+        """Push the children where an interval can cover this one: its lower end lies in those."""
+        if interval.is_point:
+            self.reach(interval.lo, stack)
+        elif interval.lo is not None and interval.kind != "boolean":
+            self.reach_unequal(interval.lo, stack)
+        else:
+            stack.extend(self.present.values())
+
 
 def _numbered_between(
     numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any, *, roughly: bool
@@ -597,6 +619,13 @@ class _Ladder(Generic[T]):
         limit = interval.hi if self.end.lower else interval.lo
         for run in self.runs.values():
             yield self._up_to(limit, run)
+
+    def around(self, interval: Interval) -> Iterator[Iterator[IndexRecord[T]]]:
+        """The records whose bound excludes nothing of the interval."""
+        limit = interval.lo if self.end.lower else interval.hi
+        if limit is not None and interval.kind == self.end.kind:
+            for run in self.runs.values():
+                yield self._up_to(limit, run)
 
     def _up_to(self, limit: Any, run: SortedList) -> Iterator[IndexRecord[T]]:
         """The records of the run up to a limit (None: all), from its start on."""

@@ -13,8 +13,8 @@ broker holds all that the client has said, so only there can one tell; it works 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from overlay.filters import Filter
 
@@ -31,6 +31,7 @@ class Word(Protocol):
 
 
 W = TypeVar("W", bound=Word)
+W_co = TypeVar("W_co", bound=Word, covariant=True)
 
 
 class Settled(NamedTuple):
@@ -40,25 +41,48 @@ class Settled(NamedTuple):
     drop: tuple[int, ...]
 
 
-def settle(overlapping: Callable[[Filter], Iterable[W]], filter: Filter, positive: bool) -> Settled:
-    """What becomes of a client's words when it says one more, with a number above all others.
+class Around(Protocol[W_co]):
+    """What a client holds around a filter; how it is found is not known here."""
 
-    `overlapping` finds the client's present words that overlap a filter.
-    """
-    near = list(overlapping(filter))
-    gone = {word.seq for word in near if filter.covers(word.filter)}
-    store = positive or any(word.positive and word.seq not in gone for word in near)
-    lost = [word for word in near if word.positive and word.seq in gone]
+    def covered_by(self, filter: Filter) -> Sequence[W_co]:
+        """The words that lie inside the filter."""
+
+    def yes(self, filter: Filter) -> Iterable[W_co]:
+        """The words that say yes and overlap the filter; mostly the first few are enough."""
+
+    def holes(self, filter: Filter) -> Sequence[W_co]:
+        """The words that say no and overlap the filter."""
+
+
+class Overlapping(Generic[W]):
+    """The same by one search for all that overlaps, where there is not much."""
+
+    def __init__(self, overlapping: Callable[[Filter], Iterable[W]]) -> None:
+        self._overlapping = overlapping
+
+    def covered_by(self, filter: Filter) -> list[W]:
+        return [word for word in self._overlapping(filter) if filter.covers(word.filter)]
+
+    def yes(self, filter: Filter) -> list[W]:
+        return [word for word in self._overlapping(filter) if word.positive]
+
+    def holes(self, filter: Filter) -> list[W]:
+        return [word for word in self._overlapping(filter) if not word.positive]
+
+
+def settle(held: Around[W], filter: Filter, positive: bool) -> Settled:
+    """What becomes of a client's words when it says one more, with a number above all others."""
+    covered = held.covered_by(filter)
+    gone = {word.seq for word in covered}
+    store = positive or any(word.seq not in gone for word in held.yes(filter))
+    lost = [word for word in covered if word.positive]
     # What is lost lies inside the filter, so a hole in it overlaps the filter, too.
-    holes = [word for word in near if not word.positive and word.seq not in gone] if lost else []
+    holes = [hole for hole in held.holes(filter) if hole.seq not in gone] if lost else []
     empty = [
         hole.seq
         for hole in holes
-        if not any(
-            word.positive and word.seq < hole.seq and word.seq not in gone
-            for word in overlapping(hole.filter)
-        )
-        and any(hole.filter.overlaps(word.filter) for word in lost)
+        if any(hole.filter.overlaps(word.filter) for word in lost)
+        and not any(word.seq < hole.seq and word.seq not in gone for word in held.yes(hole.filter))
     ]
     return Settled(store, tuple(sorted([*gone, *empty])))
 

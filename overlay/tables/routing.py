@@ -24,7 +24,8 @@ from overlay.filters import Filter, Value
 from overlay.matching.index import Index, View, is_visible
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
-from overlay.tables.last_word import settle
+from overlay.tables.client_entries import ClientEntries, Looks, TooManyLooks
+from overlay.tables.last_word import Settled, settle
 from overlay.tables.space import Entry, Space, SpaceSearch, Tally, by_client_and_number
 
 
@@ -147,16 +148,19 @@ class Routing:
     # --- at a client's edge broker ---
 
     def is_long(self, source: Hop, operation: Operation, view: View | None, limit: int) -> bool:
-        """Whether it takes more than so many looks at the client's own entries to `admit` this."""
-        space, client = self.space(operation.kind, source), operation.client
+        """Whether it takes more than so many looks at entries to `admit` this, or drops more."""
+        client = operation.client
+        space = self.space(operation.kind, source)
         if space.count_of(client) <= limit:
             return False
-        search = space.search([operation.filter])
-        near = [entry for entry in search.some(limit, view) if entry.client == client]
-        # For a hole that may carve nothing any more all that it overlaps has to be looked at.
-        return not search.done or any(
-            not entry.positive and not operation.filter.covers(entry.filter) for entry in near
-        )
+        held = space.of_client(client, view, Looks(limit))
+        try:
+            self._settle(held, operation)
+        except NotHeld:
+            return False
+        except TooManyLooks:
+            return True
+        return False
 
     def admit(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Operation:
         """The client's operation with what it changes worked out; apply it next.
@@ -164,17 +168,14 @@ class Routing:
         Raises NotHeld for un-subscribing or un-advertising what the client does not hold.
         """
         space = self.space(operation.kind, source)
-        client = operation.client
-        if not operation.positive and not space.reaches(
-            operation.filter, scope.view, client=client
-        ):
-            raise not_held(operation)
-
-        def held(filter: Filter) -> list[Entry]:
-            return space.overlapping_of(client, filter, scope.view)
-
-        settled = settle(held, operation.filter, operation.positive)
+        settled = self._settle(space.of_client(operation.client, scope.view), operation)
         return msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
+
+    @staticmethod
+    def _settle(held: ClientEntries, operation: Operation) -> Settled:
+        if not operation.positive and not held.reaches(operation.filter):
+            raise not_held(operation)
+        return settle(held, operation.filter, operation.positive)
 
     def held_by(self, source: Hop, client: str) -> int:
         """How many entries a client of this broker holds, in both tables."""

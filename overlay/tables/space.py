@@ -19,13 +19,16 @@ from overlay.matching.compiled_tests import Admission, never
 from overlay.matching.index import Index, Search, View, in_runs, is_visible
 from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
+from overlay.tables.client_entries import ClientEntries, Looks
+from overlay.tables.covered_entries import CoveredEntries
 from overlay.tables.last_word import reaches
 from overlay.tables.past import Past
 from overlay.tables.versions import Seen
 
-#: Entries of one client that are looked through one by one. For more of them the index is asked,
-#: though it finds those of others too.
+#: Entries of one client that are looked through one by one. For more of them an index is asked; to
+#: find what overlaps, the one that finds those of others too.
 FEW = 64
+FEW_OVERLAPPING = 256
 
 #: Records that are looked at before one asks whether that was enough: mostly the first is.
 FIRST_LOOK = 8
@@ -81,6 +84,8 @@ class Space:
         #: By client and number. Mostly one entry each; but two transactions that know nothing of
         #: each other may both bring one operation here, and at most one of them will be committed.
         self._of: dict[str, dict[int, list[Entry]]] = {}
+        #: Of clients with more than a few entries that were asked what a filter covers.
+        self._covered: dict[str, CoveredEntries] = {}
         #: What snapshots need that are older than what is simply so by now.
         self._past = Past()
 
@@ -92,6 +97,8 @@ class Space:
         if not entry.positive:
             self._holes += 1
         self._events += entry.events
+        if (covered := self._covered.get(entry.client)) is not None:
+            covered.add(entry)
         self._index(entry).insert(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -105,6 +112,10 @@ class Space:
             del held[entry.seq]
             if not held:
                 del self._of[entry.client]
+        if (covered := self._covered.get(entry.client)) is not None:
+            covered.remove(entry)
+            if not held:
+                del self._covered[entry.client]
         if not entry.positive:
             self._holes -= 1
         self._events -= entry.events
@@ -289,10 +300,17 @@ class Space:
             found = [entry for entry in old if entry.filter.overlaps(filter)]
         return found
 
+    def of_client(
+        self, client: str, view: View | None = None, looks: Looks | None = None
+    ) -> ClientEntries:
+        """What a client holds here, as one that looks at so much of it at most can find out."""
+        return ClientEntries(self, client, view, looks or Looks())
+
     def overlapping_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
-        """The same of one client, which does not take longer because others hold much."""
+        """The same of one client, which does not take longer because others hold much, unless the
+        client does."""
         held = self._of.get(client, {})
-        if len(held) > FEW or self._before(view):
+        if len(held) > FEW_OVERLAPPING or self._before(view):
             return [entry for entry in self.overlapping(filter, view) if entry.client == client]
         return [
             entry
@@ -300,6 +318,46 @@ class Space:
             for entry in copies
             if filter.overlaps(entry.filter) and is_visible(entry, view)
         ]
+
+    def some_of(
+        self, client: str, filter: Filter, view: View | None, looks: Looks, *, yes: bool
+    ) -> Iterator[Entry]:
+        """The entries of a client that overlap a filter and say yes, or no, found one by one."""
+        if not (yes or self._holes or self._before(view)):
+            return
+        if self.count_of(client) <= FEW_OVERLAPPING or self._before(view):
+            found = self.overlapping_of(client, filter, view)
+            looks.use(len(found))
+            yield from [entry for entry in found if entry.positive == yes]
+            return
+        search = (self._yes if yes else self._no).search(filter)
+        while not search.done:
+            before = search.looked
+            some = search.some(FIRST_LOOK)
+            looks.use(search.looked - before)
+            for entry in some:
+                if entry.client == client and is_visible(entry, view):
+                    yield entry
+
+    def covered_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
+        """The entries of a client that a filter covers."""
+        if self.count_of(client) <= FEW or self._before(view):
+            near = self.overlapping_of(client, filter, view)
+            return [entry for entry in near if filter.covers(entry.filter)]
+        found = self.covered_entries(client).covered_by(filter)
+        return [entry for entry in found if is_visible(entry, view)]
+
+    def looks_for_covered(self, client: str, filter: Filter) -> int:
+        """How many entries have to be looked at to find those."""
+        count = self.count_of(client)
+        return count if count <= FEW else self.covered_entries(client).count_near(filter)
+
+    def covered_entries(self, client: str) -> CoveredEntries:
+        """The client's entries, to look for those that a filter covers."""
+        covered = self._covered.get(client)
+        if covered is None:
+            covered = self._covered[client] = CoveredEntries(self.of(client))
+        return covered
 
     def search(self, filters: Sequence[Filter]) -> SpaceSearch:
         """Find the entries that overlap one of the filters piece by piece."""
@@ -320,48 +378,53 @@ class Space:
     ) -> bool:
         """Whether some client (or this one) still holds a part of the filter; or would, without
         some entries, and with others, those that say yes and no, that are not here any more."""
-        if client is not None:
-            near = self.overlapping_of(client, filter, view)
-            own_holes = [entry for entry in near if not entry.positive]
-            return any(entry.positive and reaches(entry, filter, own_holes) for entry in near)
         if self._before(view):
             near = self._overlapping(filter, view, yes=True)
-            return bool(near) and self._reach(near, filter, self._holes_by_client(filter, view))
+            holes = self._overlapping(filter, view, yes=False) if near else []
+            return any(
+                reaches(entry, filter, [hole for hole in holes if hole.client == entry.client])
+                for entry in near
+                if client is None or entry.client == client
+            )
         # Mostly the first that is found is enough, and thousands may overlap.
-        holes: dict[str, list[Entry]] | None = None
+        if client is not None:
+            found = self.some_of(client, filter, view, Looks(), yes=True)
+        else:
+            found = self._some_yes(filter, view, without, lost)
+        return any(self.holds_a_part(yes, filter, view, without, lost) for yes in found)
+
+    def _some_yes(
+        self,
+        filter: Filter,
+        view: View | None,
+        without: Collection[Entry],
+        lost: tuple[Index[Entry], Index[Entry]] | None,
+    ) -> Iterator[Entry]:
         for index in (self._yes, *(lost[:1] if lost else ())):
             search = index.search(filter)
             while not search.done:
-                found = [
-                    entry
-                    for entry in search.some(FIRST_LOOK)
-                    if is_visible(entry, view) and entry not in without
-                ]
-                if found and not (self._holes or (lost and lost[1])):
-                    return True
-                if found and holes is None:
-                    holes = self._holes_by_client(filter, view, without, lost)
-                if found and holes is not None and self._reach(found, filter, holes):
-                    return True
-        return False
+                for entry in search.some(FIRST_LOOK):
+                    if is_visible(entry, view) and entry not in without:
+                        yield entry
 
-    def _holes_by_client(
+    def holds_a_part(
         self,
+        yes: Entry,
         filter: Filter,
         view: View | None,
         without: Collection[Entry] = (),
         lost: tuple[Index[Entry], Index[Entry]] | None = None,
-    ) -> dict[str, list[Entry]]:
-        holes: dict[str, list[Entry]] = {}
-        near = self._overlapping(filter, view, yes=False)
-        for hole in near + (lost[1].overlapping(filter, view) if lost else []):
-            if hole not in without:
-                holes.setdefault(hole.client, []).append(hole)
-        return holes
-
-    @staticmethod
-    def _reach(candidates: list[Entry], filter: Filter, holes: dict[str, list[Entry]]) -> bool:
-        return any(reaches(yes, filter, holes.get(yes.client, ())) for yes in candidates)
+    ) -> bool:
+        """The same as `last_word.reaches`, with a search for the holes that matter."""
+        indexes = [self._no] if self._holes else []
+        if lost and lost[1]:
+            indexes.append(lost[1])
+        common = yes.filter.meet(filter) if indexes else None
+        return common is None or not any(
+            hole.client == yes.client and hole.seq > yes.seq and hole not in without
+            for index in indexes
+            for hole in index.covering(common, view)
+        )
 
 
 class SpaceSearch:

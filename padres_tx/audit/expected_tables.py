@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from overlay.filters import Filter
 from overlay.matching.index import Index
-from overlay.tables.last_word import reaches, settle
+from overlay.tables.last_word import Overlapping, reaches, settle
 from padres_tx.audit.record_fields import filter_of, is_positive, table_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def effective(operations: Iterable[RoutingOperation]) -> list[RoutingOperation]:
     held: dict[int, IndexedOperation] = {}
     for operation in sorted(operations, key=lambda operation: operation.number):
         new = IndexedOperation(operation)
-        settled = settle(index.overlapping, new.filter, new.positive)
+        settled = settle(Overlapping(index.overlapping), new.filter, new.positive)
         for number in settled.drop:
             index.remove(held.pop(number))
         if settled.store:

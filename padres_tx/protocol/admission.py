@@ -7,7 +7,7 @@ on what the client holds now and what the steps before it will have changed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from overlay.errors import NotAdvertised, OperationError
 from overlay.filters import Filter, check_point
 from overlay.messages import Hop, Operation
 from overlay.notation import format_publication
+from overlay.tables.client_entries import ClientEntries, Looks
 from overlay.tables.last_word import reaches, settle
 from overlay.tables.routing import not_held
 from overlay.tables.space import Entry, Space
@@ -40,8 +41,7 @@ class ClientWords:
         #: By table: the steps that will be kept, and the numbers of what will be gone.
         self._planned = {"sub": Space(), "adv": Space()}
         self._gone: dict[str, set[int]] = {"sub": set(), "adv": set()}
-        #: How many entries were looked at.
-        self.looked_at = 0
+        self._looks = Looks()
 
     def say(self, step: Step) -> Undo:
         """The operation that a step comes to. Raises NotHeld."""
@@ -49,14 +49,13 @@ class ClientWords:
         table = "sub" if step.kind in ("sub", "usub") else "adv"
         seq = self._broker.next_number(self._hop)
         operation = Operation(0, step.kind, self._client, seq, step.filter, events=step.events)
-        near = self._near(table, step.filter)
-        if not operation.positive and not _holds(near, step.filter):
+        held = self._around(table)
+        if not operation.positive and not held.reaches(step.filter):
             raise not_held(operation)
-        settled = settle(lambda f: self._near(table, f), step.filter, operation.positive)
+        settled = settle(held, step.filter, operation.positive)
         operation = msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
-        gone = set(settled.drop)
-        dropped = [entry for entry in near if entry.seq in gone]
-        self._gone[table] |= gone
+        dropped = [entry for seq in settled.drop if (entry := held.get(seq)) is not None]
+        self._gone[table] |= set(settled.drop)
         planned = self._planned[table]
         for entry in dropped:
             if entry in planned:
@@ -83,27 +82,62 @@ class ClientWords:
         if last.events:
             raise Unheard(f"{self._client} is subscribed to the tcm {text} for events only")
 
-    def _near(self, table: str, filter: Filter) -> list[Entry]:
+    def _around(self, table: str) -> _PlannedEntries:
         view = self._broker.versions.view()
-        gone = self._gone[table]
         space = self._broker.routing.space(table, self._hop)
-        present = space.overlapping_of(self._client, filter, view)
-        planned = self._planned[table].overlapping(filter)
-        self.looked_at += len(present) + len(planned)
-        return [entry for entry in present if entry.seq not in gone] + planned
+        parts = (
+            space.of_client(self._client, view, self._looks),
+            self._planned[table].of_client(self._client, None, self._looks),
+        )
+        return _PlannedEntries(parts, self._gone[table])
+
+    @property
+    def looked_at(self) -> int:
+        """How many entries were looked at."""
+        return self._looks.used
 
     def _last(self, table: str, point: Any) -> Entry | None:
         """The client's last word on a point."""
         return max(
-            (e for e in self._near(table, Filter(point)) if e.filter.matches(point)),
+            (e for e in self._around(table).near(Filter(point)) if e.filter.matches(point)),
             key=lambda entry: entry.seq,
             default=None,
         )
 
 
-def _holds(near: list[Entry], filter: Filter) -> bool:
-    holes = [entry for entry in near if not entry.positive]
-    return any(entry.positive and reaches(entry, filter, holes) for entry in near)
+class _PlannedEntries:
+    """What a client holds, and what it will hold by the plan, without what will be gone."""
+
+    def __init__(self, parts: Sequence[ClientEntries], gone: Collection[int]) -> None:
+        self._parts = parts
+        self._gone = gone
+
+    def covered_by(self, filter: Filter) -> list[Entry]:
+        return self._left(entry for part in self._parts for entry in part.covered_by(filter))
+
+    def holes(self, filter: Filter) -> list[Entry]:
+        return self._left(entry for part in self._parts for entry in part.holes(filter))
+
+    def yes(self, filter: Filter) -> Iterator[Entry]:
+        for part in self._parts:
+            for entry in part.yes(filter):
+                if entry.seq not in self._gone:
+                    yield entry
+
+    def near(self, filter: Filter) -> list[Entry]:
+        return [*self.yes(filter), *self.holes(filter)]
+
+    def reaches(self, filter: Filter) -> bool:
+        """Whether the client holds a part of the filter."""
+        holes = self.holes(filter)
+        return any(reaches(yes, filter, holes) for yes in self.yes(filter))
+
+    def get(self, seq: int) -> Entry | None:
+        found = (part.get(seq) for part in self._parts)
+        return next((entry for entry in found if entry is not None), None)
+
+    def _left(self, found: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in found if entry.seq not in self._gone]
 
 
 class Unheard(OperationError):

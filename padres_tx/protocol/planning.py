@@ -323,7 +323,9 @@ class Planning(OutcomeEngine[StaticState]):
         """
         step, units = tx.steps[at], ADMISSION_UNITS
         assert tx.words is not None
-        if (words := tx.words.get(step.client)) is not None:
+        words = tx.words.get(step.client)
+        before = words.looked_at if words is not None else 0
+        if words is not None:
             if step.kind not in ("pub", "tcm"):
                 undo = words.say(step)
                 self._check_free(tx, undo)
@@ -339,8 +341,7 @@ class Planning(OutcomeEngine[StaticState]):
                 tx.words[receiver].check_hears(step)
                 units += 1
         if words is not None:
-            units += words.looked_at
-            words.looked_at = 0
+            units += words.looked_at - before
         return units
 
     def _numbered(self, tx: StaticState, step: Step) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from overlay.filters import Filter
 from overlay.messages import Kind, Version, client_hop
-from overlay.tables.last_word import settle
+from overlay.tables.last_word import Overlapping, settle
 from padres_tx.client.holdings import CALLS_LIMIT, HoldingChange, Holdings
 
 P1 = Filter(class_="p1")
@@ -148,9 +148,8 @@ def table_of(operations: list[tuple[bool, Filter]]) -> list[tuple[int, bool, Fil
     """What an edge broker has in its table after operations, one after the other."""
     table: dict[int, Line] = {}
     for number, (positive, box) in enumerate(operations, 1):
-        settled = settle(
-            lambda filter: [e for e in table.values() if e.filter.overlaps(filter)], box, positive
-        )
+        held = Overlapping(lambda f: [e for e in table.values() if e.filter.overlaps(f)])
+        settled = settle(held, box, positive)
         for gone in settled.drop:
             del table[gone]
         if settled.store:

@@ -96,6 +96,9 @@ class Scan:
     def overlapping(self, filter: Filter, view: Versions | None) -> list[Entry]:
         return [e for e in self.entries if filter.overlaps(e.filter) and self.sees(view, e)]
 
+    def covering(self, filter: Filter, view: Versions | None) -> list[Entry]:
+        return [e for e in self.entries if e.filter.covers(filter) and self.sees(view, e)]
+
     def hops(self, point: dict[str, Value], view: Versions | None) -> tuple[str, ...]:
         return tuple(sorted({entry.hop for entry in self.matching(point, view)}))
 
@@ -150,6 +153,7 @@ def test_every_interval_is_found_by_every_value_and_interval(monkeypatch: Any) -
         ask(index, scan, {"a": value}, Filter(a=value), None)
     for interval in intervals[::40]:
         ask(index, scan, {}, Filter(a=interval), None)
+        ask(index, scan, {}, Filter(a=interval, b=1), None)
 
 
 def test_true_is_not_one_even_where_both_are_hashed() -> None:
@@ -260,6 +264,7 @@ def ask(
 ) -> None:
     assert same(index.matching(point, view), scan.matching(point, view))
     assert same(index.overlapping(filter, view), scan.overlapping(filter, view))
+    assert same(index.covering(filter, view), scan.covering(filter, view))
     assert index.hops(point, view) == scan.hops(point, view)
 
 

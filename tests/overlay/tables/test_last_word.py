@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.filters import Filter, Value, between
-from overlay.tables.last_word import reaches, settle
+from overlay.tables.last_word import Overlapping, reaches, settle
 
 
 class Said(NamedTuple):
@@ -73,7 +73,7 @@ def test_what_is_kept_means_the_same_and_is_the_least(said: list[tuple[bool, Fil
     held: list[Said] = []
     for seq, (positive, filter) in enumerate(said, 1):
         change = settle(
-            lambda box: [w for w in held if w.filter.overlaps(box)],  # noqa: B023
+            Overlapping(lambda box: [w for w in held if w.filter.overlaps(box)]),  # noqa: B023
             filter,
             positive,
         )

@@ -87,6 +87,59 @@ def test_a_second_advertisement_sends_no_subscription_again() -> None:
     assert overlay.world.sim.steps - before < SIZE
 
 
+def of_kind(number: int) -> Filter:
+    """Filters of kinds that name different attributes, so that all of two kinds overlap."""
+    match number % 5:
+        case 0:
+            return Filter({"class": "p", "x": number})
+        case 1:
+            return Filter({"class": "p", "y": number})
+        case 2:
+            return Filter({"class": "p", "z": (number, number + 40)})
+        case 3:
+            return Filter({"class": "p", "x": (number, number + 3), "y": (0, number)})
+        case _:
+            return Filter({"class": "p", "y": (number, None), "z": number})
+
+
+def steps_of_kinds(size: int) -> tuple[int, int]:
+    """The steps of so many subscriptions of all kinds, and of taking some back."""
+    overlay = CountedOverlay()
+    steps = []
+    for kind, some in (("sub", range(size)), ("usub", range(0, size, size // 40))):
+        for number in some:
+            overlay.world.plain("A", kind, of_kind(number))  # type: ignore[arg-type]
+        overlay.turns.taken.clear()
+        overlay.turns.counting = True
+        overlay.world.sim.run()
+        overlay.turns.counting = False
+        assert overlay.turns.longest.steps <= TURN_STEPS
+        steps.append(overlay.turns.steps)
+    return steps[0], steps[1]
+
+
+def test_words_that_overlap_very_many_others_but_cover_few() -> None:
+    """The cost follows what goes, not what is near; it was a look at most of the table each."""
+    few, many = steps_of_kinds(SIZE // 20), steps_of_kinds(SIZE // 5)
+    assert many[0] < 5 * few[0]
+    assert many[1] < 1.5 * few[1]
+
+
+def test_a_subscription_near_very_many_holes_of_an_advertisement() -> None:
+    """Only a hole around what is asked for matters; all that overlap it were compared."""
+
+    def longest(holes: int) -> int:
+        overlay = CountedOverlay()
+        overlay.hold("A", "adv", P)
+        overlay.hold("A", "uadv", *(box(3 * at) for at in range(holes)))
+        overlay.world.plain("E", "sub", P)
+        overlay.turns.counting = True
+        overlay.world.sim.run()
+        return overlay.turns.longest.steps
+
+    assert longest(SIZE // 5) < 1.5 * longest(SIZE // 50)
+
+
 def longest_turn_of_a_vote(writes: int) -> int:
     overlay = CountedOverlay()
     world = overlay.world
