@@ -36,6 +36,7 @@ COMMANDS = {
     "calibrate": "padres_tx.cli.calibrate:calibrate",
     "topology": "padres_tx.cli.topology:topology",
     "broker": "padres_tx.cli.broker:broker",
+    "log": "padres_tx.cli.log:log",
 }
 
 
