@@ -76,7 +76,8 @@ class BusySources:
             if source in self.long:
                 return effects
             if deferred:
-                effects += broker.waiting.after_undecided(source, deferred.popleft(), now)
+                if not broker.waiting.wait_again(source, deferred):
+                    effects += broker.operations.carry_out(source, deferred.popleft(), now)
             elif behind:
                 try:
                     effects += broker.receive(source, behind.popleft(), now)

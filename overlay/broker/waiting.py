@@ -117,6 +117,21 @@ class WaitingOperations:
             return []
         return self._broker.operations.carry_out(source, message, now)
 
+    def wait_again(self, source: Hop, messages: deque[Operation | Leave]) -> bool:
+        """Let messages wait again that have had their turn here and then found their source busy,
+        if the first has to; and say whether it does. All come before what waits here by now: each
+        for itself, behind the others, they would take turns for ever."""
+        first = messages[0]
+        in_turn = bool(self.queue) and self.queue[0].message is None
+        if self._conflicts(source, first, ""):
+            self._decision_awaited = True
+        elif not in_turn or self._may_pass_turns(source, first):
+            return False
+        at = 1 if in_turn else 0
+        while messages:
+            self.queue.insert(at, HeldItem(source, messages.pop()))
+        return True
+
     def hold(self, source: Hop, join: Join) -> None:
         """Let a client that comes back wait behind its own leaving."""
         self.queue.append(HeldItem(source, join))
@@ -305,13 +320,18 @@ class WaitingOperations:
         will be carried out: it makes no difference which comes first."""
         if not isinstance(message, Operation) or len(self.queue) > PASSED_LIMIT:
             return False
-        for name, context in self._turns:
-            if not self._broker.engines[name].lets_pass(context, source, message):
-                return False
+        if not self._may_pass_turns(source, message):
+            return False
         return not any(
             _meet(source, message, item.source, item.message)
             for item in self.queue
             if item.message is not None and not isinstance(item.message, Pub)
+        )
+
+    def _may_pass_turns(self, source: Hop, message: Operation | Leave) -> bool:
+        engines = self._broker.engines
+        return isinstance(message, Operation) and all(
+            engines[name].lets_pass(context, source, message) for name, context in self._turns
         )
 
     def _conflicts(self, source: Hop, message: Operation | Leave, engine: str) -> bool:

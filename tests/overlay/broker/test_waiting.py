@@ -8,9 +8,10 @@ import pytest
 
 from overlay.broker.core import Broker
 from overlay.broker.engine import Engine, Undecided
+from overlay.broker.turns import WORK
 from overlay.effects import Effect, Send
 from overlay.filters import Filter
-from overlay.messages import BrokerName, Done, Hop, Join, Leave, Operation, Version
+from overlay.messages import BrokerName, Done, Hop, Join, Kind, Leave, Operation, Version
 from overlay.tables.routing import Outcome
 
 #: What is held while the gate is closed.
@@ -134,6 +135,39 @@ def test_two_that_wait_are_carried_out_with_all_they_bring_one_after_the_other()
     overlay.chain.go([sub(1, GATED), sub(2, Filter(x=1))])
     overlay.chain.go([sub(3, GATED), sub(4, Filter(x=2))])
     assert overlay.open() == [1, 2, 3, 4]
+
+
+def test_what_finds_its_client_busy_when_it_is_released_goes_on_in_its_order() -> None:
+    """They took turns for ever, one in the queue and one among what waits for the client."""
+    broker = Broker(BrokerName("B2"), [], engines={"gate": Gate})
+    broker.slice = 1
+    here = Hop("@C")
+    gate = broker.engines["gate"]
+    assert isinstance(gate, Gate)
+
+    def say(kind: Kind, name: str, x: int | None = None) -> None:
+        filter = Filter({"class": name, "x": ... if x is None else (x, x + 9)})
+        broker.receive(here, Operation(0, kind, "C", 0, filter), 0.0)
+
+    broker.receive(here, Join(0, "C", ""), 0.0)
+    for x in (100, 200):
+        say("sub", "free", x)
+    say("usub", "free")
+    assert broker.is_busy(here)
+    for x in (1, 2, 3):
+        say("sub", "gated", x)
+    while len(broker.waiting.queue) < 2:  # The third is still behind the client's long work.
+        broker.wake(WORK, 0.0)
+    seen = len(gate.seen)
+    gate.closed = False
+    broker.release(0.0)
+    for _ in range(50):
+        if len(broker.jobs):
+            broker.wake(WORK, 0.0)
+    assert broker.at_rest
+    held = [entry.filter.predicates["x"].lo for entry in broker.routing.prt.of("C")]
+    assert held == [1, 2, 3]
+    assert gate.seen[seen:] == sorted(gate.seen[seen:]) and len(gate.seen) == seen + 3
 
 
 class Reserving(Bystander):
