@@ -14,6 +14,7 @@ OverlayError
 │   ├── LogDamaged       what was committed is not there as it was written; names file and place
 │   ├── WrongLog         not a log, another broker's, or of a format that is not known here
 │   └── LogUnusable      the directory cannot be read or written: rights, a full disk
+├── SnapshotError        a broker's state that cannot be kept, or bytes that are none of this broker
 ├── Overloaded           too many clients connect at once; trying again soon may succeed
 │   └── BrokerFull       the broker has as many clients or operators as it can keep
 └── PeerError            the peer's mistake: its link is closed with this reason
@@ -55,6 +56,12 @@ class FrameTooLarge(OverlayError, ValueError):
     """A message larger than its receiver accepts; it was not sent."""
 
     code = "too-large"
+
+
+class SnapshotError(OverlayError):
+    """A broker's state that cannot be kept, or bytes that are not a state of this broker."""
+
+    code = "snapshot"
 
 
 class OperationError(OverlayError):

@@ -31,6 +31,9 @@ from overlay.errors import FilterError
 Value = int | float | str | bool
 Kind = Literal["number", "string", "boolean"]
 
+#: The ends of an interval, and which are exclusive: 1 the lower, 2 the upper, 3 both.
+Ends = tuple[Value | None, Value | None, int]
+
 #: The order that a value belongs to, by its exact type: `check_value` lets no other type pass.
 KIND_OF: Final[Mapping[type, Kind]] = {
     int: "number",
@@ -248,12 +251,30 @@ class Interval:
             raise FilterError(
                 None, f"the interval {left}{_shown(lo)}, {_shown(hi)}{right} is empty"
             )
+        self._fill(kind, lo, hi, lo_open, hi_open)
+
+    def _fill(
+        self, kind: Kind | None, lo: Value | None, hi: Value | None, lo_open: bool, hi_open: bool
+    ) -> None:
         write = object.__setattr__
         write(self, "kind", kind)
         write(self, "lo", lo)
         write(self, "hi", hi)
         write(self, "lo_open", lo_open)
         write(self, "hi_open", hi_open)
+
+    @property
+    def ends(self) -> Ends:
+        """All that an interval is, as plain data."""
+        return self.lo, self.hi, self.lo_open + 2 * self.hi_open
+
+    @staticmethod
+    def of_checked(lo: Value | None, hi: Value | None, exclusive: int) -> Interval:
+        """The interval with these `ends`, which are known to be those of one."""
+        made = object.__new__(Interval)
+        kind = KIND_OF.get(type(hi) if lo is None else type(lo))
+        made._fill(kind, lo, hi, bool(exclusive & 1), bool(exclusive & 2))
+        return made
 
     @property
     def is_point(self) -> bool:
@@ -493,8 +514,13 @@ class Filter:
             both[name] = common
         if len(both) > MAX_ATTRIBUTES:
             return None
+        return Filter.of_checked(sorted(both.items()))
+
+    @staticmethod
+    def of_checked(items: Iterable[tuple[str, Interval]]) -> Filter:
+        """The filter of names and intervals that are known to be valid, in the order of names."""
         box = object.__new__(Filter)
-        box._fill(sorted(both.items()))
+        box._fill(items)
         return box
 
     def to_wire(self) -> dict[str, list[Value | None]]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from overlay.errors import ProtocolError
+from overlay.stored import stored
 
 #: Bits of a life that are the salt. A million salts make a repetition as unlikely as it has to be,
 #: and leave room for the milliseconds of two centuries in the 63 bits of a life.
@@ -46,6 +47,7 @@ _CACHED_LIVES = 4096
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+@stored("lives")
 class Lives:
     """Issues the lives of one broker's clients."""
 

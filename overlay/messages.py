@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NewType, TypeAlias
 import msgspec
 
 from overlay.filters import Filter, Value
+from overlay.stored import stored_values
 
 #: The length of the longest name of a client or a broker.
 NAME_LIMIT = 64
@@ -223,3 +224,9 @@ AnyMessage: TypeAlias = (
     | Reachability
 )
 AnySignal: TypeAlias = Hello | Ack | Ping | Goodbye
+
+#: What may wait at a broker.
+stored_values(
+    *(Pub, Operation, Join, Leave, Done, PubRefused),
+    *(EngineMessage, Inspect, Report, Reachability),
+)

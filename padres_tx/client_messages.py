@@ -17,6 +17,7 @@ import msgspec
 from overlay.filters import Filter, Value
 from overlay.identity import name_text, parse_name
 from overlay.messages import EngineMessage, Kind, Version
+from overlay.stored import stored_values
 from overlay.wire.codec import StructCodec
 
 #: A transaction's name: its coordinator, the life of that, and a number that is unique in that life
@@ -270,3 +271,7 @@ from_client: StructCodec[FromClient] = StructCodec(FromClient)
 def engine_message(engine: str, body: bytes) -> EngineMessage:
     """The message that carries a body to the engine at the other end."""
     return EngineMessage(engine, msgspec.Raw(body))
+
+
+#: What may wait at a broker.
+stored_values(Step, Operate, Finish, Commit, Look, Effective)

@@ -36,6 +36,7 @@ ROOMS = {
     "overlay/matching": {VOCABULARY},
     "overlay/tables": {VOCABULARY, "overlay.matching"},
     "overlay/broker": {VOCABULARY, "overlay.matching", "overlay.tables"},
+    "overlay/snapshots": {VOCABULARY, "overlay.broker"},
     "overlay/wire": {VOCABULARY},
     "overlay/files": {VOCABULARY},
     "overlay/node": {VOCABULARY, "overlay.broker", "overlay.wire", "overlay.log"},
@@ -100,6 +101,7 @@ ROOMS = {
 #: Rooms without I/O, clock or chance: what a module there may not even import.
 PURE = (
     *("overlay", "overlay/matching", "overlay/tables", "overlay/broker", "overlay/wire"),
+    "overlay/snapshots",
     *("overlay/node",),
     *("padres_tx/audit", "padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
     *("padres_tx/engines", "padres_tx/services"),

@@ -19,6 +19,7 @@ from overlay.broker.requests import Task
 from overlay.effects import Close, Effect
 from overlay.errors import OperationError, PeerError
 from overlay.messages import AnyMessage, Hop, Leave, Operation
+from overlay.stored import stored
 from overlay.tables.routing import Outcome
 from overlay.trace import TraceKind
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 CATCH_UP_UNITS = 4
 
 
+@stored(
+    "busy-sources",
+    fields=("long", "awaiting", "_deferred", "behind"),
+    derived=("_broker",),
+)
 class BusySources:
     """The part of a broker that carries long work out, and lets its sources wait."""
 

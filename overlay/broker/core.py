@@ -67,6 +67,7 @@ from overlay.messages import (
     Report,
     is_client,
 )
+from overlay.stored import stored
 from overlay.tables.pages import page
 from overlay.tables.routing import Routing, Scope
 from overlay.tables.versions import Versions
@@ -82,6 +83,15 @@ class Taken(NamedTuple):
     is_run: bool
 
 
+@stored(
+    "broker",
+    fields=("routing", "reach", "lives", "jobs"),
+    parts=("waiting", "busy", "requests", "membership"),
+    derived=(
+        *("trace", "slice", "engines", "services", "_receivers"),
+        *("publications", "operations", "links"),
+    ),
+)
 class Broker(Recorder):
     """One broker of the tree.
 

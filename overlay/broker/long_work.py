@@ -52,6 +52,7 @@ from overlay.effects import Effect
 from overlay.filters import Filter, Interval
 from overlay.matching.index import Search, is_visible
 from overlay.messages import Hop, Kind, Leave, Operation
+from overlay.stored import stored
 from overlay.tables.routing import Retargeting, not_held
 from overlay.tables.space import FIRST_LOOK, Entry
 from overlay.trace import TraceKind
@@ -77,6 +78,7 @@ ANSWERS_FEW = 32
 LOOKS_PER_UNIT = 8
 
 
+@stored("long-work", fields=("broker", "source", "task", "pauses"))
 class LongWork(ABC):
     """Work that the broker goes on with slice by slice."""
 
@@ -109,6 +111,14 @@ class LongWork(ABC):
         return max(self.broker.slice // units, 1)
 
 
+@stored(
+    "long-operation",
+    fields=(
+        *("operation", "_space", "_covers", "_near", "_search_yes", "_search_no", "_stored"),
+        *("_is_stored_last", "_covered", "_loses", "_doubtful", "_search_hole", "_is_held"),
+        "_carves",
+    ),
+)
 class LongOperation(LongWork):
     """A client's operation that concerns very many of its entries; see the module's docstring."""
 
@@ -243,6 +253,7 @@ class LongOperation(LongWork):
         return self.broker.busy.apply_part(self.task, operation, now, kind)
 
 
+@stored("long-leave", fields=("leave", "_left"))
 class LongLeave(LongWork):
     """A client that leaves and has very many entries; see the module's docstring."""
 
@@ -299,6 +310,7 @@ def _shared(common: dict[str, Interval], entry: Entry) -> dict[str, Interval]:
     return {name: one for name, one in common.items() if theirs.get(name) == one}
 
 
+@stored("catching-up", fields=())
 class CatchingUp(LongWork):
     """What a source has said while it was busy, if that is too much for one turn."""
 
@@ -306,6 +318,7 @@ class CatchingUp(LongWork):
         return Worked([] if self.pauses else self.broker.busy.done(self, now))
 
 
+@stored("moving-subscriptions", fields=("_rest", "_operation"))
 class MovingSubscriptions(LongWork):
     """Subscriptions that a change of what is advertised attracts or sends back."""
 

@@ -33,12 +33,18 @@ from overlay.messages import (
     client_hop,
     is_client,
 )
+from overlay.stored import stored
 from overlay.tables.routing import Home
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 
+@stored(
+    "membership",
+    fields=("joined", "joining", "leaving"),
+    derived=("_broker",),
+)
 class Membership:
     """The part of a broker that lets clients in and forgets them."""
 

@@ -16,6 +16,7 @@ import msgspec
 from overlay.broker.requests import Task, Tasks
 from overlay.effects import Effect, Send
 from overlay.messages import Done, Hop, Join, Leave, Operation, is_client
+from overlay.stored import stored
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 UNDER_WAY_PER_CLIENT = 128
 
 
+@stored(
+    "plain-requests",
+    fields=("tasks", "_lost", "_under_way", "_freed"),
+    derived=("_broker",),
+)
 class PlainRequests:
     """The part of a broker that asks its neighbours, and answers when they have."""
 

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 from overlay.errors import ProtocolError
 from overlay.messages import BrokerName, Hop, Reachability
+from overlay.stored import stored, stored_value
 
 #: Reports that are kept, some for each link of the largest tree that is thought of; whoever sends
 #: more makes them up.
 REPORT_LIMIT = 10_000
 
 
+@stored_value("missing")
 class Missing(NamedTuple):
     """A broker that cannot be reached."""
 
@@ -35,6 +37,7 @@ class Missing(NamedTuple):
         return f"{self.broker} (no link from {self.reported_by})"
 
 
+@stored("reach", fields=("_name", "_missing"))
 class Reach:
     """What one broker knows of links that are down."""
 

@@ -11,11 +11,13 @@ from overlay.identity import name_text
 from overlay.matching.index import View
 from overlay.messages import BrokerName, Hop, Operation, Pub, is_client
 from overlay.notation import format_filter, format_publication
+from overlay.stored import stored
 from overlay.tables.routing import Outcome
 from overlay.tables.versions import Versions
 from overlay.trace import EVENTS, Record, TraceKind
 
 
+@stored("recorder", fields=("versions", "_records"), derived=("name",))
 class Recorder:
     """Something with a name and versions that numbers its records."""
 

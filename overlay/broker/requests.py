@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from overlay.errors import ProtocolError
 from overlay.messages import Hop, Operation
+from overlay.stored import stored
 
 
 class Waits(Protocol):
@@ -29,6 +30,7 @@ class Waits(Protocol):
 T = TypeVar("T", bound=Waits)
 
 
+@stored("late")
 class _Late:
     """Answers of one neighbour that no task waits for: to how many requests, up to which."""
 
@@ -39,6 +41,7 @@ class _Late:
         self.last = 0
 
 
+@stored("tasks", fields=("_last", "_asked", "_absent", "_late"))
 class Tasks(Generic[T]):
     """The requests that one broker has made and that are not answered yet."""
 
@@ -151,6 +154,7 @@ class Tasks(Generic[T]):
         return list({id(task): task for _, task, _ in self._asked.values()}.values())
 
 
+@stored("task")
 class Task:
     """A plain request that is under way, here and at the neighbours that were told.
 

@@ -30,11 +30,13 @@ from overlay.broker.limits import Usage
 from overlay.broker.turns import Worked
 from overlay.effects import Effect, Send, SetTimer
 from overlay.messages import EngineMessage, Hop, Leave, Operation
+from overlay.stored import stored, stored_value
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 
+@stored_value("route-change")
 class RouteChange(NamedTuple):
     """One change of the routing tables of a broker."""
 
@@ -52,6 +54,7 @@ class Snapshot(NamedTuple):
     data: bytes
 
 
+@stored("service", fields=(), derived=("broker",))
 class Service(ABC):
     """A service at one broker. It is made with its broker, before the first input.
 

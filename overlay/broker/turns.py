@@ -22,6 +22,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from overlay.effects import Effect, SetTimer
+from overlay.stored import stored
 
 #: The key of the timer that wakes a broker for the next slice. No engine has this name.
 WORK = "work"
@@ -43,6 +44,7 @@ class Worked(NamedTuple):
     more: bool = False
 
 
+@stored("jobs", fields=("_jobs",))
 class Jobs:
     """What a broker has to go on with, one slice after the other, each job in its turn."""
 

@@ -24,6 +24,7 @@ from overlay.broker.turns import RELEASE
 from overlay.effects import Close, Effect, Send
 from overlay.errors import LimitReached, OverlayError, PeerError
 from overlay.messages import Done, Hop, Join, Leave, Operation, Pub, is_client
+from overlay.stored import stored
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
@@ -36,6 +37,7 @@ OPERATION_UNITS = 3
 PASSED_LIMIT = 64
 
 
+@stored("held-item")
 @dataclass(slots=True, eq=False)
 class HeldItem:
     """What waits in the queue of a broker, with what is to become of it when its turn has come.
@@ -61,6 +63,14 @@ class HeldItem:
         return not self.engine and self.task is None and self.long is None
 
 
+@stored(
+    "waiting-operations",
+    fields=(
+        *("_reserved", "queue", "_turns", "_in_its_place", "_decision_awaited", "stalled"),
+        "_releasing",
+    ),
+    derived=("_broker",),
+)
 class WaitingOperations:
     """The part of a broker that lets operations wait."""
 

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from overlay.filters import Filter, Value
 from overlay.matching.cells import BOOLEAN_KEYS
 from overlay.matching.compiled_tests import Admission, never
+from overlay.matching.stored_tree import as_data, from_data, node_at, path_to
 from overlay.matching.tree import IndexRecord, Node
+from overlay.stored import Plain, Several, stored
 
 if TYPE_CHECKING:
     # For annotations only: a search needs no codec.
@@ -79,6 +81,11 @@ class _Keep(Enum):
     KEEP = 0
 
 
+@stored(
+    "index",
+    fields=("_records", "_root"),
+    derived=("_inserted", "_hops", "_last_match_by_hop", "_answer", "_marked"),
+)
 class Index(Generic[E]):
     """Entries, found by a point that they match or by a filter that they overlap.
 
@@ -356,7 +363,11 @@ class Index(Generic[E]):
 
     def search(self, filter: Filter) -> Search[E]:
         """What overlaps piece by piece, whatever the versions, in the order of the tree."""
-        return Search(self._root, filter)
+        return Search(self, filter)
+
+    @property
+    def root(self) -> Node[E]:
+        return self._root
 
     def __contains__(self, entry: E) -> bool:
         return id(entry) in self._records
@@ -368,7 +379,29 @@ class Index(Generic[E]):
             return [record.entry for record in found if is_visible(record.entry, view)]
         return [record.entry for record in found]
 
+    def _freeze(self) -> tuple[Several, Plain]:
+        places = {record.number: at for at, record in enumerate(self._records.values())}
+        return Several(self), Plain(as_data(self._root, places))
 
+    def _thaw(self, entries: list[E], tree: list[Any]) -> None:
+        Index.__init__(self)
+        records = [
+            IndexRecord(entry, entry.filter, entry.hop, number)
+            for number, entry in enumerate(entries, 1)
+        ]
+        self._inserted = len(records)
+        self._records = {id(record.entry): record for record in records}
+        for record in records:
+            self._hops[record.hop] = self._hops.get(record.hop, 0) + 1
+            self._marked += _is_marked(record.entry)
+        self._root = from_data(tree, records)
+
+
+@stored(
+    "search",
+    fields=("_index", "_filter", "_stack", "_group", "_at", "done", "looked"),
+    rank=1,
+)
 class Search(Generic[E]):
     """The entries that overlap a filter, found piece by piece, while the index may change.
 
@@ -377,13 +410,14 @@ class Search(Generic[E]):
     branch to another. What comes later may be found or not.
     """
 
-    __slots__ = ("_at", "_filter", "_group", "_stack", "done", "looked")
+    __slots__ = ("_at", "_filter", "_group", "_index", "_stack", "done", "looked")
 
-    def __init__(self, root: Node[E], filter: Filter) -> None:
+    def __init__(self, index: Index[E], filter: Filter) -> None:
+        self._index = index
         self._filter = filter
-        self._stack: list[Node[E]] = [root]
-        #: Records of the node that was looked at last, and how many of them have been tested.
-        self._group: list[IndexRecord[E]] = []
+        self._stack: list[Node[E]] = [index.root]
+        #: Entries of the node that was looked at last, and how many of them have been tested.
+        self._group: list[E] = []
         self._at = 0
         self.done = False
         #: How many records and nodes have been looked at so far.
@@ -400,14 +434,14 @@ class Search(Generic[E]):
             if group:
                 self._at += len(group)
                 self.looked += len(group)
-                found += [each.entry for each in group if filter.overlaps(each.filter)]
+                found += [each for each in group if filter.overlaps(each.filter)]
             elif stack:
                 self.looked += 1
                 node = stack.pop()
-                self._group, self._at = list(node.records), 0
+                self._group, self._at = [record.entry for record in node.records], 0
                 if (branches := node.branches) is not None:
                     for others in branches.cross(filter.predicates, stack, roughly=True):
-                        self._group += others
+                        self._group += [record.entry for record in others]
             else:
                 self.done = True
                 return found
@@ -421,6 +455,7 @@ class Search(Generic[E]):
     def remaining(self) -> list[E]:
         """All entries that are still to be found; the search stays where it is."""
         ahead: Search[E] = Search.__new__(Search)
+        ahead._index = self._index
         ahead._filter, ahead._stack = self._filter, list(self._stack)
         ahead._group, ahead._at = self._group, self._at
         ahead.done, ahead.looked = self.done, 0
@@ -428,6 +463,26 @@ class Search(Generic[E]):
         while not ahead.done:
             found += ahead.some(1000)
         return found
+
+    def _freeze(self) -> tuple[Any, ...]:
+        # A node that is not in the tree any more is empty, and only counts as looked at.
+        stack = Plain([path_to(node, self._index.root) for node in self._stack])
+        return self._index, self._filter, stack, self._group, self._at, self.done, self.looked
+
+    def _thaw(
+        self,
+        index: Index[E],
+        filter: Filter,
+        stack: list[Any],
+        group: list[E],
+        at: int,
+        done: bool,
+        looked: int,
+    ) -> None:
+        self._index, self._filter = index, filter
+        self._stack = [Node() if path is None else node_at(index.root, path) for path in stack]
+        self._group, self._at = group, at
+        self.done, self.looked = done, looked
 
 
 def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:

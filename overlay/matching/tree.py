@@ -81,7 +81,7 @@ class IndexRecord(Generic[T]):
     )
 
     #: The node or pile that holds it; set by the tree.
-    home: Node[T] | _Ladder[T]
+    home: Node[T] | Ladder[T]
 
     def __init__(self, entry: T, filter: Filter, hop: Hop, number: int) -> None:
         self.entry = entry
@@ -144,7 +144,7 @@ class Node(Generic[T]):
 
     __slots__ = ("branches", "cell", "part", "records")
 
-    def __init__(self, part: _Part[T] | None = None, cell: Cell = PRESENT) -> None:
+    def __init__(self, part: Part[T] | None = None, cell: Cell = PRESENT) -> None:
         self.part = part
         self.cell = cell
         self.records: list[IndexRecord[T]] = []
@@ -214,8 +214,8 @@ class Branches(Generic[T]):
         self.node = node
         #: The attributes by which everything here has been sorted above.
         self.used: frozenset[str] = node.part.used if node.part is not None else frozenset()
-        self.parts: dict[str, _Part[T]] = {}
-        self.ladders: dict[Bound, _Ladder[T]] = {}
+        self.parts: dict[str, Part[T]] = {}
+        self.ladders: dict[Bound, Ladder[T]] = {}
         #: In the order of insertion; dicts, because one of thousands has to be removed quickly.
         self.piles: dict[Hop, dict[IndexRecord[T], None]] = {}
         #: How many records of each hop are in the node and below it.
@@ -307,7 +307,7 @@ class Branches(Generic[T]):
 
     def child_for(self, record: IndexRecord[T]) -> Node[T] | None:
         """The child for a new record; None if it stays unsorted until there are more like it."""
-        found: tuple[_Part[T], Cell] | None = None
+        found: tuple[Part[T], Cell] | None = None
         for name, interval in record.filter.predicates.items():
             part = self.parts.get(name)
             if part is None:
@@ -341,7 +341,7 @@ class Branches(Generic[T]):
         others = []
         ladder = self.ladders.get(end)
         if ladder is None:
-            ladder = self.ladders[end] = _Ladder(self.node, end)
+            ladder = self.ladders[end] = Ladder(self.node, end)
         for record in batch:
             interval = record.filter.predicates.get(end.name)
             if interval is not None and bound_of(end.name, interval) == end:
@@ -374,10 +374,10 @@ class Branches(Generic[T]):
         self.way = None  # `equality_children` may apply again.
         return not (self.parts or self.ladders or self.piles)
 
-    def _part(self, name: str) -> _Part[T]:
+    def _part(self, name: str) -> Part[T]:
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = _Part(self.node, name, self.used | {name})
+            part = self.parts[name] = Part(self.node, name, self.used | {name})
         return part
 
 
@@ -385,7 +385,7 @@ class Branches(Generic[T]):
 _ANYTHING: Final = Interval()
 
 
-class _Part(Generic[T]):
+class Part(Generic[T]):
     """The children of a node under one attribute."""
 
     __slots__ = ("_in_order", "cells", "equal", "name", "node", "prefixes", "present", "used")
@@ -424,9 +424,17 @@ class _Part(Generic[T]):
             if value.__class__ is not tuple:
                 self._in_order[str if value.__class__ is str else float].add(value)
         elif len(self.equal) > MANY_VALUES:
-            self._in_order = {str: SortedList(), float: SortedList()}
-            for known in self.equal:
-                self._put_in_order(known)
+            self.put_all_in_order()
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the equal values are kept in their order, too."""
+        return self._in_order is not None
+
+    def put_all_in_order(self) -> None:
+        self._in_order = {str: SortedList(), float: SortedList()}
+        for known in self.equal:
+            self._put_in_order(known)
 
     def _equal_between(self, interval: Interval) -> Iterable[Node[T]]:
         """The children of equal values that the interval contains, without a look at all."""
@@ -565,7 +573,7 @@ def _named_between(named: dict[str, Node[T]], length: int, lo: Any, hi: Any) -> 
     return (node for name, node in named.items() if first <= name <= last)
 
 
-class _Ladder(Generic[T]):
+class Ladder(Generic[T]):
     """Records ordered by a bound, one list per hop.
 
     Going up from the lowest lower bound, or down from the highest upper bound, everything that can
@@ -591,6 +599,12 @@ class _Ladder(Generic[T]):
         run.add((self._bound(record), record.number, record))
         self.starts.add((self._start(run), record.hop))
         record.home = self
+
+    def put_run(self, hop: Hop, records: list[IndexRecord[T]]) -> None:
+        """Insert all records of a hop, which has none here; their `home` is set already."""
+        run = SortedList((self._bound(record), record.number, record) for record in records)
+        self.runs[hop] = run
+        self.starts.add((self._start(run), hop))
 
     def remove(self, record: IndexRecord[T]) -> None:
         run = self.runs[record.hop]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from overlay.filters import Filter
 from overlay.matching.index import View
+from overlay.stored import stored
 
 if TYPE_CHECKING:
     from overlay.tables.space import Entry, Space
@@ -21,6 +22,7 @@ class TooManyLooks(Exception):
     """More entries have to be looked at than may be."""
 
 
+@stored("looks")
 class Looks:
     """How many entries may be looked at, by default any number."""
 

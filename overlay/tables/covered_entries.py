@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sortedcontainers import SortedList
 
 from overlay.filters import Filter, Interval, Kind
+from overlay.stored import Plain, Several, stored
 
 if TYPE_CHECKING:
     from overlay.tables.space import Entry
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 _LOWEST: dict[Kind | None, Any] = {None: 0, "number": -math.inf}
 
 
+@stored(
+    "covered-entries",
+    fields=("_added", "_number_of", "_entries"),
+    derived=("_by_bound",),
+)
 class CoveredEntries:
     """Entries by attribute, type and lower bound."""
 
@@ -83,6 +89,23 @@ class CoveredEntries:
         entries = [self._entries[number] for number in self.near(filter)]
         return [entry for entry in entries if filter.covers(entry.filter)]
 
+    def _freeze(self) -> tuple[Any, ...]:
+        return self._added, Plain(list(self._entries)), Several(self._entries.values())
+
+    def _thaw(self, added: int, numbers: list[int], entries: list[Entry]) -> None:
+        self._added = added
+        self._entries = dict(zip(numbers, entries, strict=True))
+        self._number_of = {id(entry): number for number, entry in self._entries.items()}
+        bounds: dict[str, dict[Kind | None, list[tuple[Any, int]]]] = {}
+        for number, entry in self._entries.items():
+            for name, interval in entry.filter.predicates.items():
+                run = bounds.setdefault(name, {}).setdefault(interval.kind, [])
+                run.append((_lower(interval), number))
+        self._by_bound = {
+            name: {kind: SortedList(run) for kind, run in runs.items()}
+            for name, runs in bounds.items()
+        }
+
     def _fewest(self, filter: Filter) -> list[tuple[SortedList, int, int]]:
         """Where to look: at the attribute that leaves the fewest."""
         near = (self._near(name, interval) for name, interval in filter.predicates.items())
@@ -92,7 +115,8 @@ class CoveredEntries:
         """Where the entries are whose interval can lie inside this one."""
         runs = self._by_bound.get(name, {})
         if interval.kind is None:
-            return [(run, 0, len(run)) for run in runs.values()]
+            # Sorted: their order is that of first entries, which may be gone.
+            return [(runs[kind], 0, len(runs[kind])) for kind in sorted(runs, key=str)]
         run = runs.get(interval.kind)
         if run is None:
             return []

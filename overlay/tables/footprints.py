@@ -27,10 +27,12 @@ from overlay.filters import Filter, Value
 from overlay.matching.index import View
 from overlay.messages import Hop, Leave, Operation, Pub
 from overlay.notation import format_filter
+from overlay.stored import stored
 from overlay.tables.reads import Read, Reads
 from overlay.tables.routing import Outcome, Routing
 
 
+@stored("hull")
 class Hull:
     """The values of attributes that every filter or point of a group fixes to one value.
 
@@ -68,6 +70,7 @@ class Hull:
         return False
 
 
+@stored("footprint")
 class Footprint:
     """What was read and written at one broker."""
 

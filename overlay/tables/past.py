@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 from overlay.matching.index import View, is_visible
 from overlay.messages import Version
+from overlay.stored import stored
 
 if TYPE_CHECKING:
     from overlay.tables.space import Entry
 
 
+@stored("past", fields=("_added", "_removed", "_of"))
 class Past:
     """The changes of retired versions in one space. Dicts stand for sets, for their order."""
 

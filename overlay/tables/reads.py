@@ -14,6 +14,7 @@ from overlay.errors import FilterError
 from overlay.filters import Filter, Value
 from overlay.matching.index import Index
 from overlay.messages import Hop, Version
+from overlay.stored import stored
 
 #: Reads that are looked through one by one. To build an index of them takes longer than that.
 FEW = 32
@@ -36,6 +37,7 @@ class IndexedRead:
         self.removed_by: tuple[Version, ...] = ()
 
 
+@stored("reads", derived=("_index", "_indexed", "_unindexed"))
 class Reads:
     """Filters and points that were read."""
 
@@ -43,6 +45,9 @@ class Reads:
 
     def __init__(self) -> None:
         self._all: list[Read] = []
+        self._rebuild()
+
+    def _rebuild(self) -> None:
         self._index: Index[IndexedRead] | None = None
         #: How many are in the index, and those that cannot be: points that are none.
         self._indexed = 0

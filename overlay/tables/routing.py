@@ -24,11 +24,13 @@ from overlay.filters import Filter, Value
 from overlay.matching.index import Index, View, is_visible
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
+from overlay.stored import stored, stored_value
 from overlay.tables.client_entries import ClientEntries, Looks, TooManyLooks
 from overlay.tables.last_word import Settled, settle
 from overlay.tables.space import Entry, Space, SpaceSearch, Tally, by_client_and_number
 
 
+@stored_value("home")
 class Home(NamedTuple):
     """Where a client is: its edge broker, the hop that leads there, and which life it lives."""
 
@@ -66,6 +68,10 @@ class Scope(NamedTuple):
 PLAIN = Scope()
 
 
+@stored(
+    "retargeting",
+    fields=("source", "_search", "_found", "_gained", "_lost_yes", "_lost_no"),
+)
 class Retargeting:
     """The rest of moving subscriptions after a change of what is advertised behind a hop, in parts.
 
@@ -127,6 +133,13 @@ class Retargeting:
         return moved
 
 
+@stored(
+    "routing",
+    fields=(
+        *("name", "neighbours", "_entries", "srt", "prt", "crt"),
+        *("_marked", "_retired", "retargeting"),
+    ),
+)
 class Routing:
     """SRT, PRT and CRT of one broker."""
 

@@ -13,12 +13,14 @@ This module knows nothing of brokers, nor where an operation has to go.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from overlay.filters import Filter, Value
 from overlay.matching.compiled_tests import Admission, never
 from overlay.matching.index import Index, Search, View, in_runs, is_visible
 from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
+from overlay.stored import Several, stored
 from overlay.tables.client_entries import ClientEntries, Looks
 from overlay.tables.covered_entries import CoveredEntries
 from overlay.tables.last_word import reaches
@@ -34,6 +36,7 @@ FEW_OVERLAPPING = 256
 FIRST_LOOK = 8
 
 
+@stored("entry")
 class Entry:
     """One line of a table: an operation of a client, and the hop that it came from."""
 
@@ -60,6 +63,7 @@ def by_client_and_number(entry: Entry) -> tuple[str, int]:
     return entry.client, entry.seq
 
 
+@stored("tally")
 class Tally:
     """A number that several spaces count together."""
 
@@ -69,6 +73,11 @@ class Tally:
         self.count = 0
 
 
+@stored(
+    "space",
+    fields=("_total", "_yes", "_no", "_past", "_covered", "_of"),
+    derived=("_holes", "_events"),
+)
 class Space:
     """Entries of many clients, yes and no, in which each client's last word on a point decides."""
 
@@ -426,7 +435,30 @@ class Space:
             for hole in index.covering(common, view)
         )
 
+    def _freeze(self) -> tuple[Any, ...]:
+        entries = (entry for held in self._of.values() for each in held.values() for entry in each)
+        return self._total, self._yes, self._no, self._past, self._covered, Several(entries)
 
+    def _thaw(
+        self,
+        total: Tally,
+        yes: Index[Entry],
+        no: Index[Entry],
+        past: Past,
+        covered: dict[str, CoveredEntries],
+        entries: list[Entry],
+    ) -> None:
+        self._total, self._yes, self._no, self._past = total, yes, no, past
+        self._covered = covered
+        self._holes = self._events = 0
+        self._of = {}
+        for entry in entries:
+            self._of.setdefault(entry.client, {}).setdefault(entry.seq, []).append(entry)
+            self._holes += not entry.positive
+            self._events += entry.events
+
+
+@stored("space-search", fields=("_space", "_filters", "_searches"))
 class SpaceSearch:
     """The entries of a space that overlap one of some filters, found piece by piece.
 

@@ -23,8 +23,10 @@ from collections.abc import Collection
 from overlay.identity import name_text
 from overlay.matching.index import View
 from overlay.messages import Version
+from overlay.stored import stored
 
 
+@stored("seen")
 class Seen:
     """A transaction's view: it sees certain versions, and what carries no version."""
 
@@ -61,6 +63,11 @@ class Now:
         return version in self._retired
 
 
+@stored(
+    "versions",
+    fields=("open", "committed", "retired", "voted", "stamp"),
+    derived=("_now",),
+)
 class Versions:
     """The versions that entries of this broker may be marked with."""
 
@@ -71,11 +78,14 @@ class Versions:
         self.committed: dict[Version, None] = {}
         #: Committed everywhere, and kept only for snapshots that are without them.
         self.retired: dict[Version, None] = {}
-        #: The view of everything that is so now.
-        self._now = Now(self.committed, self.retired)
+        self._rebuild()
         #: Undecided versions that this broker has voted for: others may have committed them.
         self.voted: dict[Version, None] = {}
         self.stamp: tuple[Version, ...] = ()
+
+    def _rebuild(self) -> None:
+        #: The view of everything that is so now.
+        self._now = Now(self.committed, self.retired)
 
     def begin(self, version: Version) -> None:
         self.open[version] = None

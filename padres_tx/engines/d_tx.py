@@ -53,6 +53,7 @@ from overlay.effects import Effect
 from overlay.filters import check_point
 from overlay.messages import Hop, Leave, Operation
 from overlay.notation import format_publication
+from overlay.stored import stored
 from overlay.tables.footprints import Footprint, of_applied, of_plain, text
 from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
@@ -72,6 +73,13 @@ CONFLICT = "conflict"
 MARK_UNITS = 2
 
 
+@stored(
+    "d-tx",
+    fields=(
+        *("_views", "_wrote", "_plain_writes", "_kept_for", "_kept_versions", "_unmark"),
+        "_fences",
+    ),
+)
 class DTx(Dynamic):
     """D-TX at one broker."""
 

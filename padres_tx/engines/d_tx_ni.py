@@ -43,6 +43,7 @@ from overlay.broker.turns import Worked
 from overlay.effects import Close, Effect, SetTimer
 from overlay.errors import NotHeld, OperationError, PeerError
 from overlay.messages import Hop, Leave, Operation, is_client
+from overlay.stored import stored
 from overlay.tables.routing import Outcome, Scope
 from padres_tx.client_messages import TxID, tx_text
 from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
@@ -63,6 +64,7 @@ AGAIN = "ask again"
 AGAIN_S = 1.0
 
 
+@stored("d-tx-ni", fields=("reserved",))
 class DTxNI(Dynamic):
     """D-TX-NI at one broker."""
 

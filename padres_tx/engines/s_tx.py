@@ -60,6 +60,7 @@ from overlay.broker.turns import Worked
 from overlay.effects import CancelTimer, Close, Effect
 from overlay.errors import ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, client_hop, is_client
+from overlay.stored import stored
 from overlay.tables.routing import Outcome
 from padres_tx.client_messages import (
     Abort,
@@ -89,6 +90,7 @@ from padres_tx.protocol.static_state import (
 )
 
 
+@stored("s-tx", fields=("_spreading",))
 class STx(PlanExecution):
     """S-TX at one broker."""
 

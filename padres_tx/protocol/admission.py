@@ -17,6 +17,7 @@ from overlay.errors import NotAdvertised, OperationError
 from overlay.filters import Filter, check_point
 from overlay.messages import Hop, Operation
 from overlay.notation import format_publication
+from overlay.stored import stored
 from overlay.tables.client_entries import ClientEntries, Looks
 from overlay.tables.last_word import reaches, settle
 from overlay.tables.routing import not_held
@@ -31,6 +32,10 @@ class Conflict(OperationError):
     code = "conflict"
 
 
+@stored(
+    "client-words",
+    fields=("_broker", "_hop", "_client", "_planned", "_gone", "_looks"),
+)
 class ClientWords:
     """What one client holds, with the steps of a plan that come before."""
 

@@ -14,10 +14,12 @@ from overlay.broker.core import Broker
 from overlay.filters import Filter
 from overlay.matching.index import Index
 from overlay.messages import Hop, Kind, Leave, Operation, client_hop
+from overlay.stored import stored, stored_value
 from overlay.tables.space import Entry
 from padres_tx.client_messages import TxID
 
 
+@stored_value("undo")
 class Undo(NamedTuple):
     """An operation that a client of this broker has done, and the entries that it dropped."""
 
@@ -38,6 +40,7 @@ class Undo(NamedTuple):
         )
 
 
+@stored("reserved-word")
 class ReservedWord(Entry):
     """A part of a client's words that an undecided transaction uses."""
 
@@ -49,6 +52,7 @@ class ReservedWord(Entry):
         self.filter = filter
 
 
+@stored("reservations", fields=("_undos", "_words", "_used", "_count"))
 class Reservations:
     """What undecided transactions have done for clients of this broker, found by its filters."""
 

@@ -62,6 +62,7 @@ from overlay.errors import (
     ProtocolError,
 )
 from overlay.messages import Hop, client_hop, is_client
+from overlay.stored import stored
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
     TX_LIMIT,
@@ -91,6 +92,7 @@ __all__ = ["YES", "Dynamic", "DynamicState", "OpTask", "Verdict"]
 AGE_LIMIT = 1 << 62
 
 
+@stored("dynamic", fields=("_clock", "losses"))
 class Dynamic(DynamicOperations):
     """A dynamic engine at one broker; see the module's docstring."""
 

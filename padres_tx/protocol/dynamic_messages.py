@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from overlay.messages import NameText, Natural, Operation, Pub
+from overlay.stored import stored_values
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, CodeText, ReasonText
@@ -113,3 +114,7 @@ AnyDynamicMessage: TypeAlias = (
 )
 
 codec: StructCodec[Any] = StructCodec(FromClient | AnyDynamicMessage)
+
+#: What may wait at a broker.
+stored_values(Op, Acked, Prepare, Vote, Decide, Decided, Forget, AbortRequest, Answer)
+stored_values(Init, Fence, Fenced, Ask)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from overlay.broker.requests import Tasks
 from overlay.broker.service import RouteChange
 from overlay.messages import Hop, Operation, Pub, is_client
+from overlay.stored import stored, stored_value
 from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import Commit, Effective, Finish, Look, Operate, TxID
 from padres_tx.protocol.dynamic_messages import AnyDynamicMessage
@@ -22,6 +23,7 @@ from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.validation.losses import LossRecord
 
 
+@stored_value("verdict")
 class Verdict(NamedTuple):
     """A broker's vote: an empty code is a yes."""
 
@@ -34,6 +36,7 @@ class Verdict(NamedTuple):
 YES = Verdict()
 
 
+@stored("frame")
 class Frame:
     """Operations of one client that are carried out one after the other."""
 
@@ -54,6 +57,7 @@ class Frame:
         self.looks = 0
 
 
+@stored("op-task")
 class OpTask:
     """An operation under way here and behind this broker.
 
@@ -98,6 +102,15 @@ class OpTask:
         self.pub: Pub | None = None
 
 
+@stored(
+    "dynamic-state",
+    fields=(
+        *("id", "age", "upstream", "began_at", "deadline_at", "status", "awaited", "verdict"),
+        *("voted", "abort_requested", "standing", "fenced", "ended", "forgotten", "orphan"),
+        *("gave_up", "in_doubt", "alone", "owes", "footprint", "operations", "frames", "tasks"),
+        *("behind", "undoing", "back", "changes", "deliveries", "kept", "words", "words_bytes"),
+    ),
+)
 class DynamicState:
     """One transaction at one broker."""
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
+from overlay.stored import stored, stored_value
 from padres_tx.client_messages import TxID, tx_text
 
 #: How many ended transactions an engine remembers at a broker: some megabytes at most.
@@ -34,6 +35,7 @@ SHOWN_LIMIT = 500
 REUSED = "brokers still know an earlier transaction of this name"
 
 
+@stored_value("ended-tx")
 class EndedTx(NamedTuple):
     """How a transaction has ended, as one broker knows it."""
 
@@ -72,6 +74,7 @@ class EndedTx(NamedTuple):
         }
 
 
+@stored("outcomes", fields=("_ended",))
 class Outcomes:
     """The ended transactions of one engine at one broker, the oldest first."""
 

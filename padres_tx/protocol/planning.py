@@ -19,6 +19,7 @@ from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import FilterError, OperationError, ProtocolError
 from overlay.filters import check_point
 from overlay.messages import ClientName, Hop, Operation, client_hop, is_client
+from overlay.stored import stored
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
     DEPENDENCY_LIMIT,
@@ -69,6 +70,7 @@ WAITING_PER_UNIT = 50
 PLANNED = 1 << 48
 
 
+@stored("planning", fields=("routing", "reserved", "_admitting"))
 class Planning(OutcomeEngine[StaticState]):
     """Static transactions at one broker, up to the vote."""
 

@@ -29,6 +29,7 @@ from overlay.broker.limits import Usage
 from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.messages import Hop, client_hop, is_client
+from overlay.stored import stored
 from padres_tx.client_messages import (
     QUESTIONS_PER_CLIENT,
     TX_LIMIT,
@@ -72,6 +73,7 @@ class KnownTransaction(Protocol):
 T = TypeVar("T", bound=KnownTransaction)
 
 
+@stored("outcome-engine", fields=("txs", "ended", "questions"))
 class OutcomeEngine(Engine, Generic[T]):
     """An engine that remembers the outcomes of its transactions, and answers questions for them."""
 
@@ -89,6 +91,10 @@ class OutcomeEngine(Engine, Generic[T]):
         if isinstance(ask, AskOutcome) and ask.at_once:
             return self.questions.explain(source, ask.tx)
         return self.questions.ask(source, ask.tx, now)
+
+    def question_answered(self, source: Hop, answer: Answer, now: float) -> list[Effect]:
+        """A neighbour answers a question of this broker."""
+        return self.questions.answered(source, answer, now)
 
     def outcome(self, tx: TxID, now: float) -> EndedTx | None:
         """How a transaction has ended, if this broker knows or remembers it."""
@@ -108,6 +114,7 @@ class OutcomeEngine(Engine, Generic[T]):
         raise AssertionError(f"{self.name} asks no questions of its own")
 
 
+@stored("question")
 class Question:
     """The outcome of one transaction, which somebody wants to know."""
 
@@ -122,6 +129,7 @@ class Question:
         self.busy: set[Hop] = set()
 
 
+@stored("questions", fields=("_engine", "_open", "_asked", "_of_client"))
 class Questions:
     """The open questions of one engine at one broker; see the module's docstring."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from overlay.identity import name_text
 from overlay.messages import Hop, NameText, Natural, Operation, Pub, is_client
+from overlay.stored import stored, stored_value
 from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, Step, Submit, TransactionMessage, TxID
@@ -116,6 +117,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
+@stored_value("routed")
 class Routed(NamedTuple):
     """A publication of a step, and where it has to go."""
 
@@ -124,6 +126,7 @@ class Routed(NamedTuple):
     hops: tuple[Hop, ...]
 
 
+@stored("preparation")
 class Preparation:
     """The job of reading a plan, and of admitting steps of it."""
 
@@ -133,6 +136,16 @@ class Preparation:
         self.tx = tx
 
 
+@stored(
+    "static-state",
+    fields=(
+        *("id", "deadline_s", "unread", "steps", "attributes", "edges", "long", "lost"),
+        *("upstream", "began_at", "status", "span", "unanswered", "towards", "operations"),
+        *("numbers", "entries", "footprint", "own_footprint", "order", "words", "admitted"),
+        *("handled", "started", "_waits_for", "_waiting", "_ready", "queued", "running"),
+        *("kept", "awaited", "outside", "acknowledged", "ended", "alone"),
+    ),
+)
 class StaticState:
     """One static transaction at one broker of its span."""
 

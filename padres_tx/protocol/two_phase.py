@@ -51,6 +51,7 @@ from overlay.broker.requests import Tasks
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
 from overlay.messages import ClientName, Hop, is_client
+from overlay.stored import stored
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
     TX_LIMIT,
@@ -100,6 +101,7 @@ PHASES: dict[type, tuple[str, ...]] = {
 ABORT_REQUESTED = Verdict("doomed", "a broker has found that it cannot be carried out")
 
 
+@stored("two-phase-commit", fields=("routing", "preparing"), derived=("receivers",))
 class TwoPhaseCommit(OutcomeEngine[DynamicState]):
     """The votes and the decision at one broker; see the module's docstring."""
 
@@ -117,7 +119,7 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
             Forget: self._forget,
             AbortRequest: self._abort_requested,
             Ask: self.asked,
-            Answer: self.questions.answered,
+            Answer: self.question_answered,
             AskOutcome: self.asked,
         }
 

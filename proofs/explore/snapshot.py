@@ -32,7 +32,6 @@ import msgspec
 from overlay.broker.core import Broker
 from overlay.filters import Filter
 from overlay.matching.index import Index, Search
-from overlay.matching.tree import IndexRecord, Node
 from overlay.messages import Version
 from overlay.notation import format_filter
 from overlay.tables.routing import Routing
@@ -63,11 +62,8 @@ def _index(entries: Iterable[Entry]) -> Index[Entry]:
 
 
 def _search(filter: Filter, entries: Iterable[Entry]) -> Search[Entry]:
-    """A search that has these entries before it, in a tree of its own."""
-    root: Node[Entry] = Node()
-    for number, entry in enumerate(entries):
-        root.insert(IndexRecord(entry, entry.filter, entry.hop, number))
-    return Search(root, filter)
+    """A search that has these entries before it, in an index of its own."""
+    return Search(_index(entries), filter)
 
 
 class _Pickler(pickle.Pickler):

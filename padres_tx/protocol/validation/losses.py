@@ -24,6 +24,7 @@ from math import inf
 from typing import NamedTuple
 
 from overlay.messages import Hop
+from overlay.stored import stored, stored_value
 from padres_tx.client_messages import TX_PER_CLIENT_LIMIT
 
 #: After so many losses a transaction gets a fence. It holds others up, so a few attempts come
@@ -44,6 +45,7 @@ LOST_LIMIT = TX_PER_CLIENT_LIMIT
 PAUSES_LIMIT = 10_000
 
 
+@stored_value("loss-record")
 class LossRecord(NamedTuple):
     """What the attempts of one transaction have earned it so far."""
 
@@ -52,6 +54,7 @@ class LossRecord(NamedTuple):
     outranked: bool = False
 
 
+@stored("loss-counts", fields=("_lost", "_pauses"))
 class LossCounts:
     """The lost transactions of a broker's clients, by age."""
 

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from overlay.filters import Filter
 from overlay.matching.index import Index
 from overlay.messages import Hop, Version
+from overlay.stored import stored
 from overlay.tables.footprints import Footprint
 from overlay.tables.reads import Read, Reads
 from padres_tx.client_messages import TxID
@@ -39,6 +40,7 @@ DROPPED_AT_END = 64
 FIRST_LOOK = 8
 
 
+@stored("plain-write")
 class PlainWrite:
     """The last time that something was written, as the index takes it."""
 
@@ -58,6 +60,7 @@ class PlainWrite:
         self.removed_by: tuple[Version, ...] = ()
 
 
+@stored("plain-writes", fields=("_began", "_writes", "_near", "_next"))
 class PlainWrites:
     """The writes of plain operations since the oldest open transaction began, the oldest first."""
 
