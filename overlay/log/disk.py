@@ -51,8 +51,8 @@ class Disk(Protocol):
     def size(self, path: Path) -> int:
         """Return how many bytes a file has."""
 
-    def read(self, path: Path, limit: int = -1) -> bytes:
-        """Return what is in a file, or its first `limit` bytes."""
+    def read(self, path: Path) -> bytes:
+        """Return what is in a file."""
 
     def create(self, path: Path) -> File:
         """Open a new, empty file; a file of that name is emptied."""

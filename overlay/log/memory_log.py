@@ -64,10 +64,9 @@ class MemoryLog:
 
     def compact(self, position: int) -> None:
         if len(self._snapshots) == 2:
-            until = min(position, self._snapshots[0][0])
-            if until > self._dropped:
-                del self._batches[: until - self._dropped]
-                self._dropped = until
+            until = max(self._dropped, min(position, self._snapshots[0][0]))
+            del self._batches[: until - self._dropped]
+            self._dropped = until
 
     def close(self) -> None:
         pass

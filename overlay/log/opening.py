@@ -97,8 +97,6 @@ def _repair(disk: Disk, directory: Path, found: Survey) -> list[str]:
             f"{found.last}: the last append was not complete"
         )
     usable = found.usable_snapshot
-    for each in found.snapshots:
-        if each.problem and (usable is None or each.position > usable.position):
-            use = f"{usable.name} is used instead" if usable else "all batches are read instead"
-            notes.append(f"{each.problem}; {use}")
+    use = f"{usable.name} is used" if usable else "all batches are read"
+    notes.extend(f"{each.problem}; {use}" for each in found.snapshots if each.problem)
     return notes

@@ -11,9 +11,6 @@ from pathlib import Path
 #: A lock file holds a process id, filled up to this size.
 LOCK_BYTES = 32
 
-#: A file is read in parts of this size.
-READ_BYTES = 1 << 22
-
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -60,14 +57,8 @@ class OsDisk:
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
-    def read(self, path: Path, limit: int = -1) -> bytes:
-        with path.open("rb", buffering=0) as file:
-            # A raw file may return less than it was asked for.
-            parts = []
-            while limit and (part := file.read(limit if limit > 0 else READ_BYTES)):
-                parts.append(part)
-                limit -= len(part) if limit > 0 else 0
-            return b"".join(parts)
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
 
     def create(self, path: Path) -> OsFile:
         return OsFile(os.open(path, _APPEND | os.O_CREAT | os.O_TRUNC, 0o666))

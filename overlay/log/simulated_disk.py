@@ -136,10 +136,9 @@ class SimulatedDisk:
         self._begin("size", path)
         return len(self._inode(path).data)
 
-    def read(self, path: Path, limit: int = -1) -> bytes:
+    def read(self, path: Path) -> bytes:
         self._begin("read", path)
-        data = bytes(self._inode(path).data)
-        return data if limit < 0 else data[:limit]
+        return bytes(self._inode(path).data)
 
     def create(self, path: Path) -> SimulatedFile:
         self._begin("create", path)

@@ -184,6 +184,24 @@ def test_the_newest_snapshot_is_returned(harness: Harness) -> None:
     log.close()
 
 
+def test_a_mistake_of_the_owner_is_an_assertion(harness: Harness) -> None:
+    log = harness.open()
+    with pytest.raises(AssertionError):
+        log.append(0, b"", print)
+    for position in (0, 1):
+        with pytest.raises(AssertionError):
+            log.snapshot(position, b"of nothing", print)
+    append(harness, log, b"a", b"b", b"c")
+    for position in (0, 4):
+        with pytest.raises(AssertionError):
+            log.snapshot(position, b"too early or too late", print)
+    assert snapshot(harness, log, 1, b"one") == SnapshotStored(1)
+    assert snapshot(harness, log, 3, b"three") == SnapshotStored(3)
+    with pytest.raises(AssertionError):
+        log.snapshot(2, b"older than the newest", print)
+    log.close()
+
+
 def test_compaction_keeps_what_the_older_snapshot_needs(harness: Harness) -> None:
     log = harness.open()
     append(harness, log, *[bytes([n]) * 100 for n in range(1, 21)])

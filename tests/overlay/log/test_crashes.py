@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,10 @@ def test_what_was_appended_survives_and_nothing_else(data: st.DataObject) -> Non
     owner.start()
 
 
+def at_most(survived: int, n: int) -> int:
+    return min(survived, n - 1)
+
+
 def test_every_prefix_of_an_append_is_the_batch_or_nothing() -> None:
     """All crash points of one append, and all prefixes of what it writes."""
     seen = set()
@@ -118,7 +123,7 @@ def test_every_prefix_of_an_append_is_the_batch_or_nothing() -> None:
                 outcome = append(log, b"third" * 20)
             except PowerFailure:
                 outcome = None
-            disk.restart(lambda n, survived=survived: min(survived, n - 1))
+            disk.restart(functools.partial(at_most, survived))
             log = opened(disk)
             found = [batch for _, batch in log.read(0)]
             assert found[:2] == [b"first", b"second"]
@@ -206,6 +211,24 @@ def failing(operation: str, name: str) -> Callable[[str, Path], OSError | None]:
         return None
 
     return fault
+
+
+def test_a_log_that_cannot_be_opened_for_writing_is_not_locked() -> None:
+    disk = SimulatedDisk()
+    opened(disk).close()
+    for failing_open in (1, 2):
+        opens = 0
+
+        def fault(operation: str, path: Path, failing_open: int = failing_open) -> OSError | None:
+            nonlocal opens
+            opens += operation == "open"
+            return OSError(errno.EROFS, "Read-only file system") if opens == failing_open else None
+
+        disk.fault = fault
+        with pytest.raises(LogUnusable, match="Read-only file system"):
+            opened(disk)
+    disk.fault = lambda operation, path: None
+    fill(opened(disk), b"first")
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])

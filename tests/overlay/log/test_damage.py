@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from overlay.errors import LogDamaged, LogError, WrongLog
 from overlay.log import file_format as form
@@ -138,6 +141,19 @@ def test_a_batch_of_another_log_is_no_successor() -> None:
     assert f"offset {len(data) + 4}" in refused(disk)
 
 
+def test_a_batch_that_does_not_continue_the_one_before_is_damage() -> None:
+    disk, path, data = small_log()
+    stranger, _ = form.seal_batch(6, 12345, form.seed_of(BIRTH), b"with another chain")
+    disk.overwrite(path, data + stranger)
+    assert f"damaged at offset {len(data)}, behind batch 5" in refused(disk)
+    _, first, second, *_ = ends(data)
+    disk.overwrite(path, data[:second] + data[first:])
+    assert f"damaged at offset {second}, behind batch 2" in refused(disk)
+    # What is older than the end cannot have been committed behind it.
+    disk.overwrite(path, data + data[first:second])
+    assert opened(disk).last == 5
+
+
 def header_of(data: bytes) -> SegmentHeader:
     return form.open_segment(data, "log")[0]
 
@@ -228,7 +244,7 @@ def test_a_newer_format_is_told() -> None:
     newer = bytearray(data)
     newer[8] = form.FORMAT + 1
     end = ends(data)[0]
-    checksum = form.crc32(newer[:16] + newer[20:end])
+    checksum = crc32(newer[:16] + newer[20:end])
     newer[16:20] = checksum.to_bytes(4, "little")
     disk.overwrite(path, bytes(newer))
     expected = f"{path}: format {form.FORMAT + 1}; this version reads format {form.FORMAT}"
@@ -282,7 +298,7 @@ def test_every_flipped_bit_of_the_newest_snapshot_leaves_the_older_one(compact: 
         assert log.latest_snapshot() == (3, b"at 3")
         assert [batch for _, batch in log.read(3)] == [b"4", b"5", b"6"]
         (note,) = log.notes
-        assert str(newest) in note and note.endswith(f"; {older.name} is used instead")
+        assert str(newest) in note and note.endswith(f"; {older.name} is used")
         log.close()
     # The next snapshot takes its place beside the older one.
     log = opened(disk)
@@ -305,6 +321,15 @@ def test_without_an_intact_snapshot_all_batches_are_read_or_the_log_is_refused()
             assert log.latest_snapshot() is None
             assert len(log.notes) == 2
             assert len(list(log.read(0))) == 6
+
+
+def test_a_damaged_older_snapshot_is_told_and_not_needed() -> None:
+    disk = log_with_snapshots(compact=True)
+    older, newest = snapshots(disk)
+    disk.overwrite(older, b"")
+    log = opened(disk)
+    assert log.latest_snapshot() == (5, b"at 5")
+    assert log.notes == [f"{older}: the header is cut off, at offset 0; {newest.name} is used"]
 
 
 def test_a_snapshot_of_another_log_is_told() -> None:
@@ -338,3 +363,46 @@ def test_code_that_appended_nothing_leaves_no_segment() -> None:
     assert len(segments(disk)) == 1
     log.close()
     assert list(opened(disk).read(0)) == [(1, b"first")]
+
+
+# Anything at all.
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_log_returns_nothing_that_was_not_appended(data: st.DataObject) -> None:
+    disk = SimulatedDisk()
+    log = opened(disk, segment_bytes=300)
+    batches = [b"%d " % n * (n % 5 + 1) * 5 for n in range(20)]
+    fill(log, *batches)
+    states = {0: b"", 4: b"four", 12: b"twelve"}
+    for position in (4, 12):
+        snapshot(log, position, states[position])
+    if data.draw(st.booleans(), label="compacted"):
+        log.compact(12)
+    log.close()
+    for _ in range(data.draw(st.integers(1, 3), label="damages")):
+        path = data.draw(st.sampled_from(segments(disk) + snapshots(disk)), label="file")
+        content = disk.contents()[path]
+        begin = data.draw(st.integers(0, len(content)), label="from")
+        end = data.draw(st.integers(begin, len(content)), label="to")
+        change = data.draw(st.sampled_from(["missing", "zeros", "twice", "other"]), label="is")
+        part = {
+            "missing": b"",
+            "zeros": bytes(end - begin),
+            "twice": content[begin:end] * 2,
+            "other": data.draw(st.binary(max_size=30), label="bytes"),
+        }[change]
+        disk.overwrite(path, content[:begin] + part + content[end:])
+    before = disk.contents()
+    try:
+        log = opened(disk)
+    except LogError:
+        assert disk.contents() == before
+        return
+    position, state = log.latest_snapshot() or (0, b"")
+    assert state == states[position]
+    # What is missing was at the end, behind all snapshots.
+    assert log.last >= 12
+    expected = list(enumerate(batches, 1))[position : log.last]
+    assert list(log.read(position)) == expected

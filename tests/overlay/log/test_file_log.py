@@ -290,12 +290,33 @@ def test_close_waits_for_the_append_under_way(tmp_path: Path) -> None:
     assert survey(OsDisk(), tmp_path).usable_snapshot is not None
 
 
-def test_a_mistake_of_the_owner_is_an_assertion(tmp_path: Path) -> None:
-    log = opened(tmp_path)
-    with pytest.raises(AssertionError):
-        log.append(0, b"", lambda outcome: None)
-    with pytest.raises(AssertionError):
-        log.snapshot(1, b"of nothing", lambda outcome: None)
+# What reaches the disk, and when.
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="syncs by fcntl there")
+def test_a_batch_is_synced_before_it_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("write", "fdatasync", "fsync"):
+        real = getattr(os, name)
+
+        def record(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            calls.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, record)
+    log = opened(tmp_path, segment_bytes=1)
+    calls.clear()
+    log.append(0, b"first", lambda outcome: calls.append("done"))
+    assert calls == ["write", "fdatasync", "done"]
+    calls.clear()
+    # A new file with its name, then the batch in it.
+    log.append(1, b"second", lambda outcome: calls.append("done"))
+    assert calls == ["write", "fdatasync", "fsync", "write", "fdatasync", "done"]
+    calls.clear()
+    log.snapshot(2, b"two", lambda outcome: calls.append("done"))
+    assert calls == ["write", "write", "fdatasync", "fsync", "done"]
     log.close()
 
 
