@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import sys
+import weakref
 from pathlib import Path
 
 #: A lock file holds a process id, filled up to this size.
@@ -92,4 +93,20 @@ class OsDisk:
         except BaseException:
             os.close(descriptor)
             raise
-        return OsFile(descriptor)
+        lock = OsFile(descriptor)
+        _locks.add(lock)
+        return lock
+
+
+#: The locks of this process.
+_locks: weakref.WeakSet[OsFile] = weakref.WeakSet()
+
+
+def _leave_locks_to_parent() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+# A forked child, such as one that writes a snapshot, would hold the lock on when its parent is
+# killed, and the next process could not start.
+os.register_at_fork(after_in_child=_leave_locks_to_parent)

@@ -71,6 +71,33 @@ def test_a_log_that_could_not_be_opened_is_not_locked(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+FORKER = """
+import os, sys
+from pathlib import Path
+from overlay.log.file_log import FileLog
+
+log = FileLog(Path(sys.argv[1]), broker="B1", version="v1", birth="")
+child = os.fork()
+if not child:
+    print(os.getpid(), flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_killed_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        child = int(process.stdout.readline())
+        # The child has let go of the lock, and the parent has not.
+        assert refused(tmp_path, LogLocked) == f"{tmp_path} is in use by process {process.pid}"
+        process.kill()
+        process.wait()
+        opened(tmp_path).close()
+        os.kill(child, 0)
+
+
 APPENDER = """
 import sys
 from pathlib import Path
