@@ -40,16 +40,22 @@ class _Inode:
     """The content of a file: what is on the disk, and what the operating system would read."""
 
     def __init__(self) -> None:
-        self.synced = b""
+        self.synced = bytearray()
         self.data = bytearray()
+        #: It has been cut since the last sync: what is synced is not its beginning.
+        self.cut = False
         #: After a sync that failed: the bytes that it should have written. The operating system
         #: takes them for written, and they can be read, but they are not on the disk.
         self.lost = range(0)
 
     def sync(self) -> None:
-        data = bytes(self.data)
-        lost = self.lost
-        self.synced = data[: lost.start] + bytes(len(lost)) + data[lost.stop :] if lost else data
+        if self.cut or self.lost:
+            self.synced = bytearray(self.data)
+            self.synced[self.lost.start : self.lost.stop] = bytes(len(self.lost))
+            self.cut = False
+        else:
+            # Only what is new: a log is synced thousands of times.
+            self.synced += memoryview(self.data)[len(self.synced) :]
 
     def fail_sync(self) -> None:
         start = self.lost.start if self.lost else len(self.synced)
@@ -57,10 +63,11 @@ class _Inode:
 
     def truncate(self, size: int) -> None:
         del self.data[size:]
+        self.cut = self.cut or size < len(self.synced)
         self.lost = range(self.lost.start, min(self.lost.stop, size))
 
     def lose_power(self, choose: Choose) -> None:
-        data, synced = bytes(self.data), self.synced
+        data, synced = bytes(self.data), bytes(self.synced)
         if data != synced and (data.startswith(synced) or choose(2)):
             # Appended since; or cut before, and that has reached the disk.
             common = next(
@@ -70,8 +77,8 @@ class _Inode:
             survived = common + choose(len(data) - common + 1)
             zeros = len(data) - survived if survived < len(data) and choose(2) else 0
             synced = data[:survived] + bytes(zeros)
-        self.synced = synced
-        self.data = bytearray(synced)
+        self.synced, self.data = bytearray(synced), bytearray(synced)
+        self.cut = False
         self.lost = range(0)
 
 
@@ -117,8 +124,7 @@ class SimulatedDisk:
     def overwrite(self, path: Path, data: bytes) -> None:
         """Put these bytes into a file, and on the disk: damage, for tests."""
         inode = self._files[path]
-        inode.data = bytearray(data)
-        inode.synced = data
+        inode.synced, inode.data = bytearray(data), bytearray(data)
 
     # --- the disk ---
 

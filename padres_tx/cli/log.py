@@ -20,8 +20,8 @@ from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, note
 from padres_tx.cli.layout import Column, TableCell
 
-#: Below a state directory are directories of overlays, and below these those of brokers.
-LEVELS = 2
+#: Below a state directory are directories of overlays, then those of brokers, then checkpoints.
+LEVELS = 3
 
 
 class LogFiles(NamedTuple):

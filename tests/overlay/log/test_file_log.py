@@ -212,7 +212,7 @@ def test_a_batch_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_at_the_start_is_told(tmp_path: Path) -> None:
     with full_at(0):
         reason = refused(tmp_path)
-    assert reason.endswith("for the log: File too large")
+    assert reason == f"cannot use {tmp_path} for the log: File too large"
     # It begins once there is room.
     opened(tmp_path).close()
 
@@ -300,6 +300,31 @@ def test_the_owner_goes_on_while_the_disk_works(
     may_sync.set()
     loop.run_one()
     assert (outcomes, log.last) == ([Appended(1)], 1)
+    log.close()
+
+
+def test_one_append_and_one_snapshot_at_a_time(tmp_path: Path) -> None:
+    loop = Loop()
+    log = opened(tmp_path, call_in_loop=loop.call)
+    outcomes: list[object] = []
+    log.append(0, b"first", outcomes.append)
+    with pytest.raises(AssertionError, match="the last append is not done"):
+        log.append(0, b"second", outcomes.append)
+    loop.run_one()
+    log.snapshot(1, b"one", outcomes.append)
+    with pytest.raises(AssertionError, match="the last snapshot is not done"):
+        log.snapshot(1, b"two", outcomes.append)
+    # Both at once are fine.
+    log.append(1, b"second", outcomes.append)
+    loop.run_one()
+    loop.run_one()
+    assert sorted(map(repr, outcomes)) == [
+        "Appended(position=1)",
+        "Appended(position=2)",
+        "SnapshotStored(position=1)",
+    ]
+    log.snapshot(2, b"two", outcomes.append)
+    log.append(2, b"third", outcomes.append)
     log.close()
 
 
