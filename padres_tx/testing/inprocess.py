@@ -75,6 +75,10 @@ class LocalChannel:
     def waiting(self) -> int:
         return len(self._inbox)
 
+    @property
+    def outage(self) -> str:
+        return ""
+
     def pull(self) -> None:
         try:
             while self._inbox and self._end.ready:

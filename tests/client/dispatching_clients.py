@@ -131,6 +131,7 @@ class ManualBroker:
         self.engine = engine
         self.received: list[Any] = []
         self.full = False
+        self.outage = ""
         self.waiting = 0
         self.numbers = 0
         self.answer: Callable[[Any], list[Any]] = lambda message: []

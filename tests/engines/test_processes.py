@@ -97,7 +97,9 @@ def test_a_broker_that_dies_ends_transactions_and_nobody_waits_for_ever() -> Non
         lost: list[Exception] = []
         e, d = [
             await stack.enter_async_context(
-                padres_tx.connect(running.address(at), name=name, on_error=lost.append)
+                padres_tx.connect(
+                    running.address(at), name=name, on_error=lost.append, reconnect_s=1
+                )
             )
             for name, at in (("E", "B1"), ("D", "B3"))
         ]

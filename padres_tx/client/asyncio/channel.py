@@ -41,9 +41,10 @@ from padres_tx.errors import BadAddress, ConnectionLost, Unreachable
 #: Time for the connection, the hellos and the answer to the join: enough on any usual network.
 CONNECT_TIMEOUT_S = 10.0
 
-#: How long a broken connection is dialled again. Less than the time for which a broker keeps a
-#: client whose connection is gone, so that a success usually finds the session still there.
-RECONNECT_S = 5.0
+#: How long a broken connection is dialled again: long enough for a broker that is restarted, even
+#: on a busy machine or with much to replay. A broker that ran on and has dropped the client
+#: meanwhile refuses it at once, so a longer patience costs nothing then.
+RECONNECT_S = 60.0
 
 #: Pauses between dialling: short at first, since most cuts are short, then not a burden.
 REDIAL_S = 0.05
@@ -121,6 +122,11 @@ class Channel(Protocol):
         """How many messages have arrived and wait for the end to be ready."""
         ...
 
+    @property
+    def outage(self) -> str:
+        """That there is no connection now, since when and why; "" if there is one."""
+        ...
+
     def pull(self) -> None:
         """Hand over waiting messages, while the end is ready."""
         ...
@@ -189,6 +195,8 @@ class TcpChannel:
         self._link = Link(secrets.token_hex(8), heartbeat_s=heartbeat_s, idle_s=idle_s)
         self._connection: _Connection | None = None
         self._redialling: asyncio.Task[None] | None = None
+        self._lost_at = 0.0
+        self._last_failure = _LastFailure(None)
         self._error: OverlayError | None = None
         #: The broker has sent what it may not; what it sent after that is ignored.
         self._broken = False
@@ -243,6 +251,15 @@ class TcpChannel:
     @property
     def waiting(self) -> int:
         return 0 if self._broken else len(self._link.inbox)
+
+    @property
+    def outage(self) -> str:
+        if self._redialling is None:
+            return ""
+        last = self._last_failure.error
+        why = f" ({_reason(last)})" if last else ""
+        away_s = self._loop.time() - self._lost_at
+        return f"the broker at {self._address} has been away for {away_s:.1f} s{why}"
 
     def pull(self) -> None:
         link, end = self._link, self._end
@@ -399,13 +416,14 @@ class TcpChannel:
         self._connection = None
         self._link.cut()
         if self._reconnect_s > 0 and not self._leaving:
+            self._lost_at = self._loop.time()
             self._redialling = self._loop.create_task(self._redial(reason))
         else:
             why = f" ({_reason(reason)})" if reason else ""
             self._fail(ConnectionLost(f"the connection to {self._address} broke{why}"))
 
     async def _redial(self, reason: Exception | None) -> None:
-        last = _LastFailure(reason)
+        last = self._last_failure = _LastFailure(reason)
         try:
             async with asyncio.timeout(self._reconnect_s):
                 opening = await self._keep_dialling(last, CROWDED)

@@ -201,7 +201,8 @@ class Requests:
     def overdue(self, message: AnyMessage, timeout_s: float) -> str:
         """The text of the error for a request without an answer."""
         what = type(message).__name__.lower()
-        return f"no answer to the {what} of {self.name} within {timeout_s:g} s"
+        outage = f": {self.channel.outage}" if self.channel.outage else ""
+        return f"no answer to the {what} of {self.name} within {timeout_s:g} s{outage}"
 
     # --- waiting ---
 

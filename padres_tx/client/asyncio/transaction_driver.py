@@ -225,6 +225,8 @@ class TransactionDriver:
         are none, or if the edge broker does not answer either."""
         if self._requests.error is not None or self._requests.channel.full:
             return ""
+        if outage := self._requests.channel.outage:
+            return f"; {outage}"
         future = self._reasons.get(tx)
         if future is None:
             events = self.transactions.questions.explain(tx)

@@ -478,6 +478,22 @@ def test_a_broker_that_is_killed_is_an_error_everywhere_and_never_a_hang(tmp_pat
         run(lambda: test(process))
 
 
+def test_a_call_that_times_out_while_its_broker_is_away_says_so(tmp_path: Path) -> None:
+    async def test(process: Process) -> None:
+        a1 = await padres_tx.connect(at(process), name="A1")
+        process.popen.kill()
+        process.popen.wait()
+        with pytest.raises(CallTimeout, match=rf"the broker at {at(process)} has been away for"):
+            await a1.subscribe(P1, timeout_s=0.5)
+        assert not a1.closed
+        a1._requests.channel.abort(ConnectionLost("given up"))
+        with pytest.raises(ConnectionLost):
+            await a1.close()
+
+    with running(tmp_path, "B1", one()) as process:
+        run(lambda: test(process))
+
+
 def test_a_broker_that_goes_away_while_a_blocking_client_waits(tmp_path: Path) -> None:
     with (
         running(tmp_path, "B1", one()) as process,

@@ -43,6 +43,7 @@ class ManualChannel:
     def __init__(self) -> None:
         self.sent: list[object] = []
         self.full = False
+        self.outage = ""
         self.waiting = 0
         self.closed = False
 
