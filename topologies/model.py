@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import yaml
 from pydantic import (
@@ -92,6 +92,9 @@ Port = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)]
 DelayMs = Annotated[
     float, BeforeValidator(_no_bool), Field(ge=0, le=MAX_DELAY_MS, allow_inf_nan=False)
 ]
+
+#: Where brokers keep their state: what is in memory is lost when a broker is killed.
+Durability: TypeAlias = Literal["memory", "disk"]
 
 #: Client name -> name of the broker that it connects to.
 Placement: TypeAlias = dict[Name, Name]
@@ -181,6 +184,8 @@ class Topology(_Spec):
     client_delay_ms: DelayMs = 0.0
     #: The services that every broker hosts beside the transaction engines.
     services: tuple[Service, ...] = ()
+    #: The same for all brokers; where each keeps its state on disk is not the topology's business.
+    durability: Durability = "memory"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -249,6 +254,8 @@ class Topology(_Spec):
             data["client_delay_ms"] = self.client_delay_ms
         if self.services:
             data["services"] = list(self.services)
+        if self.durability != "memory":
+            data["durability"] = self.durability
         # default_flow_style=None: a line per broker and edge.
         return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
 

@@ -68,6 +68,7 @@ def topologies(draw: st.DrawFn) -> Topology:
         ),
         clients=draw(st.dictionaries(names, st.sampled_from(called), max_size=5)),
         client_delay_ms=draw(delays),
+        durability=draw(st.sampled_from(["memory", "disk"])),
     )
 
 
@@ -181,6 +182,7 @@ def test_anchors_may_share_a_host(tmp_path: Path) -> None:
         (b"name: \xff", "not UTF-8 text (byte 6)"),
         (b"#" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
         (GOOD.replace("port: 7001", "prot: 7001"), "broker B1: field 'port' is missing"),
+        (GOOD + "durability: disc\n", "durability: should be 'memory' or 'disk', not 'disc'"),
         (GOOD.replace("clients", "client"), "unknown field 'client' (did you mean clients?)"),
     ],
 )
