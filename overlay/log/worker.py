@@ -59,4 +59,14 @@ class WorkerThread:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
-            self._call_in_loop(done, job())
+            try:
+                result = job()
+            except BaseException as error:
+                # A mistake of ours: it must not end with this thread, unnoticed.
+                self._call_in_loop(_raise, error)
+            else:
+                self._call_in_loop(done, result)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -328,6 +328,22 @@ def test_one_append_and_one_snapshot_at_a_time(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_mistake_in_a_thread_is_raised_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(file: OsFile) -> None:
+        raise AssertionError("ours")
+
+    loop = Loop()
+    log = opened(tmp_path, call_in_loop=loop.call)
+    monkeypatch.setattr(OsFile, "sync", mistaken)
+    log.append(0, b"first", lambda outcome: pytest.fail("it has no outcome"))
+    with pytest.raises(AssertionError, match="ours"):
+        loop.run_one()
+    # The thread has not ended: the log can be closed.
+    log.close()
+
+
 def test_close_waits_for_the_append_under_way(tmp_path: Path) -> None:
     loop = Loop()
     log = opened(tmp_path, call_in_loop=loop.call)
