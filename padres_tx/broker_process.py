@@ -14,7 +14,6 @@ This module must not know how other brokers are started; the topology has their 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import secrets
@@ -38,6 +37,7 @@ from overlay.files.line_file import LineFile
 from overlay.files.trace_file import TraceFile
 from overlay.hosts import submillisecond_reactor
 from overlay.hosts.broker_time import use_monotonic
+from overlay.hosts.garbage import ShortCollections
 from overlay.hosts.host import Host
 from overlay.hosts.settings import SECRET_LIMIT_BYTES, Settings, within_files
 from overlay.hosts.tcp import Tcp
@@ -160,9 +160,7 @@ def run_broker(
             return tcp.stop(SHUTDOWN_S)
 
         _any(reactor).addSystemEventTrigger("before", "shutdown", stop)
-        # Imported modules stay; the garbage collector need not examine them again.
-        gc.collect()
-        gc.freeze()
+        ShortCollections(lambda: broker.routing.entries).start()
         _any(reactor).run()
         log.info("stopped")
     return 0

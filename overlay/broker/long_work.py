@@ -53,8 +53,9 @@ from overlay.filters import Filter, Interval
 from overlay.matching.index import Search, is_visible
 from overlay.messages import Hop, Kind, Leave, Operation
 from overlay.stored import stored
+from overlay.tables.client_entries import Looks, TooManyLooks
 from overlay.tables.routing import Retargeting, not_held
-from overlay.tables.space import FIRST_LOOK, Entry
+from overlay.tables.space import Entry
 from overlay.trace import TraceKind
 
 if TYPE_CHECKING:
@@ -215,24 +216,32 @@ class LongOperation(LongWork):
 
     def _doubt(self, now: float) -> Worked:
         """Find a hole that carves nothing any more, and drop it."""
-        left = self.broker.slice * LOOKS_PER_UNIT
-        while self._doubtful and left > 0:
+        looks = Looks(self.broker.slice * LOOKS_PER_UNIT)
+        while self._doubtful:
             hole = self._doubtful[-1]
-            if self._search_hole is None:
-                self._search_hole = self._space.searches(hole.filter)[0]
-            before = self._search_hole.looked
-            found = self._some_own(self._search_hole, min(left, FIRST_LOOK))
-            left -= self._search_hole.looked - before + 1
-            if any(entry.seq < hole.seq for entry in found):
-                self._next_hole()
-            elif self._search_hole.done:
-                self._next_hole()
+            carves = self._carves_something(hole, looks)
+            if carves is None:
+                break  # Others before it; the next slice goes on here.
+            self._doubtful.pop()
+            self._search_hole = None
+            if not carves:
                 return self._part(self._dropping([hole.seq]), now)
         return Worked([], self.broker.slice, True)
 
-    def _next_hole(self) -> None:
-        self._doubtful.pop()
-        self._search_hole = None
+    def _carves_something(self, hole: Entry, looks: Looks) -> bool | None:
+        """Whether a hole carves a word of before; None if one has to look at more to tell."""
+        client, view = hole.client, self.broker.versions.view()
+        if self._search_hole is None:
+            try:
+                near = self._space.some_of(client, hole.filter, view, looks, yes=True)
+                return any(entry.seq < hole.seq for entry in near)
+            except TooManyLooks:
+                self._search_hole = self._space.searches(hole.filter)[0]
+                return None
+        near = iter(self._some_own(self._search_hole, self.broker.slice * LOOKS_PER_UNIT))
+        if any(entry.seq < hole.seq for entry in near):
+            return True
+        return False if self._search_hole.done else None
 
     def _dropping(self, numbers: list[int]) -> Operation:
         drop = tuple(sorted(numbers))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -346,6 +347,26 @@ class Index(Generic[E]):
                 for group in branches.cross(predicates, stack):
                     found += [record for record in group if filter.overlaps(record.filter)]
         return self._in_order(found, view)
+
+    def some_overlapping(self, filter: Filter) -> Iterator[E | None]:
+        """The entries that overlap, whatever their versions, found one by one: for whoever needs
+        the first few. Each look at a record or node that finds nothing yields None. The index must
+        not change meanwhile; for that there is `search`."""
+        overlaps, predicates = filter.overlaps, filter.predicates
+        stack: list[Iterator[Node[E]]] = [iter((self._root,))]
+        while stack:
+            node = next(stack[-1], None)
+            if node is None:
+                stack.pop()
+                continue
+            yield None
+            records: Iterable[IndexRecord[E]] = node.records
+            if (branches := node.branches) is not None:
+                children, others = branches.across(predicates)
+                stack.append(children)
+                records = chain(records, others)
+            for record in records:
+                yield record.entry if overlaps(record.filter) else None
 
     def covering(self, filter: Filter, view: View | None = None) -> list[E]:
         """The visible entries that cover the filter, in the order of insertion. What names other

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -292,6 +293,24 @@ class Branches(Generic[T]):
             yield from ladder.cross(predicates.get(end.name, _ANYTHING))
         yield from self.piles.values()
 
+    def across(
+        self, predicates: Mapping[str, Interval]
+    ) -> tuple[Iterator[Node[T]], Iterator[IndexRecord[T]]]:
+        """The same one after the other, and nothing is copied: children, and other records."""
+        parts, ladders = self.parts.items(), self.ladders.items()
+        children = (
+            child
+            for name, part in parts
+            for group in part.across(predicates.get(name, _ANYTHING), roughly=True)
+            for child in group
+        )
+        groups = (
+            run
+            for end, ladder in ladders
+            for run in ladder.cross(predicates.get(end.name, _ANYTHING))
+        )
+        return children, chain(chain.from_iterable(groups), *self.piles.values())
+
     def around(
         self, predicates: Mapping[str, Interval], stack: list[Node[T]]
     ) -> Iterator[Iterable[IndexRecord[T]]]:
@@ -514,31 +533,34 @@ class Part(Generic[T]):
                     return False
         return True
 
-    def cross(self, interval: Interval, stack: list[Node[T]], *, roughly: bool = False) -> None:
-        """Push the children where an interval can overlap this one."""
+    def across(self, interval: Interval, *, roughly: bool = False) -> list[Iterable[Node[T]]]:
+        """The children where an interval can overlap this one, in groups that are not copied."""
         if interval.is_point:
-            self.reach(interval.lo, stack)
-            return
-        stack.extend(self.present.values())
+            reached: list[Node[T]] = []
+            self.reach(interval.lo, reached)
+            return [reached]
+        groups: list[Iterable[Node[T]]] = [self.present.values()]
         if interval.kind is None:
-            stack.extend(self.equal.values())
-            for numbered in self.cells.values():
-                stack.extend(numbered.values())
-            for named in self.prefixes.values():
-                stack.extend(named.values())
+            groups.append(self.equal.values())
+            groups += [numbered.values() for numbered in self.cells.values()]
+            groups += [named.values() for named in self.prefixes.values()]
         elif interval.kind == "boolean":
-            keys = BOOLEAN_KEYS.values()
-            stack.extend(self.equal[key] for key in keys if key in self.equal)
+            groups.append([self.equal[key] for key in BOOLEAN_KEYS.values() if key in self.equal])
         else:
-            stack.extend(self._equal_between(interval))
+            groups.append(self._equal_between(interval))
+            lo, hi = interval.lo, interval.hi
             if interval.kind == "number":
                 for size, numbered in self.cells.items():
-                    stack.extend(
-                        _numbered_between(numbered, size, interval.lo, interval.hi, roughly=roughly)
-                    )
+                    groups.append(_numbered_between(numbered, size, lo, hi, roughly=roughly))
             else:
                 for length, named in self.prefixes.items():
-                    stack.extend(_named_between(named, length, interval.lo, interval.hi))
+                    groups.append(_named_between(named, length, lo, hi))
+        return groups
+
+    def cross(self, interval: Interval, stack: list[Node[T]], *, roughly: bool = False) -> None:
+        """Push the children where an interval can overlap this one."""
+        for group in self.across(interval, roughly=roughly):
+            stack.extend(group)
 
     def around(self, interval: Interval, stack: list[Node[T]]) -> None:
         """Push the children where an interval can cover this one: its lower end lies in those."""

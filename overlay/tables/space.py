@@ -32,9 +32,6 @@ from overlay.tables.versions import Seen
 FEW = 64
 FEW_OVERLAPPING = 256
 
-#: Records that are looked at before one asks whether that was enough: mostly the first is.
-FIRST_LOOK = 8
-
 
 @stored("entry")
 class Entry:
@@ -339,14 +336,10 @@ class Space:
             looks.use(len(found))
             yield from [entry for entry in found if entry.positive == yes]
             return
-        search = (self._yes if yes else self._no).search(filter)
-        while not search.done:
-            before = search.looked
-            some = search.some(FIRST_LOOK)
-            looks.use(search.looked - before)
-            for entry in some:
-                if entry.client == client and is_visible(entry, view):
-                    yield entry
+        for entry in (self._yes if yes else self._no).some_overlapping(filter):
+            looks.use(1)
+            if entry is not None and entry.client == client and is_visible(entry, view):
+                yield entry
 
     def covered_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
         """The entries of a client that a filter covers."""
@@ -410,11 +403,9 @@ class Space:
         lost: tuple[Index[Entry], Index[Entry]] | None,
     ) -> Iterator[Entry]:
         for index in (self._yes, *(lost[:1] if lost else ())):
-            search = index.search(filter)
-            while not search.done:
-                for entry in search.some(FIRST_LOOK):
-                    if is_visible(entry, view) and entry not in without:
-                        yield entry
+            for entry in index.some_overlapping(filter):
+                if entry is not None and is_visible(entry, view) and entry not in without:
+                    yield entry
 
     def holds_a_part(
         self,

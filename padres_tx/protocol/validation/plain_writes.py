@@ -36,9 +36,6 @@ FEW = 64
 DROPPED_WITH_ONE = 2
 DROPPED_AT_END = 64
 
-#: Writes near a read that are looked at before one asks whether that was enough.
-FIRST_LOOK = 8
-
 
 @stored("plain-write")
 class PlainWrite:
@@ -163,6 +160,4 @@ class PlainWrites:
         if not isinstance(read, Filter):
             yield from index.matching(read)
             return
-        search = index.search(read)
-        while not search.done:
-            yield from search.some(FIRST_LOOK)
+        yield from (write for write in index.some_overlapping(read) if write is not None)
