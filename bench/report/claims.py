@@ -159,11 +159,11 @@ def _growth(runs: pd.DataFrame, delays: pd.DataFrame) -> Iterator[JudgedClaim]:
 
 
 def _clients(runs: pd.DataFrame) -> Iterator[JudgedClaim]:
-    mine = runs[(runs["figure"] == 8) & (runs["series"] == "d-tx")]
+    mine = runs[runs["figure"] == 8]
     title, wanted = "D-TX's throughput from 20 to 40 clients", "still rises"
     ratio = _ratio(
-        _by_repetition(mine, "throughput_per_s", clients=40),
-        _by_repetition(mine, "throughput_per_s", clients=20),
+        _by_repetition(mine, "throughput_per_s", series="d-tx", clients=40),
+        _by_repetition(mine, "throughput_per_s", series="d-tx", clients=20),
     )
     if ratio is None:
         yield JudgedClaim(title, wanted, "", UNKNOWN, "20 and 40 clients were not both run")

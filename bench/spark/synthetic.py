@@ -27,9 +27,17 @@ from bench.records import BROKERS, CLIENTS, DONE, LAYOUT, MANIFEST, RUN, RUNS, R
 from bench.spark import synthetic_traces
 from bench.spark.synthetic_traces import LIFE
 from overlay.identity import name_text
+from padres_tx import registry
 from padres_tx.audit.promises import ISOLATED
 
-SERIES: Final = ("d-tx", "d-tx-ni", "s-tx", "bl-wait-smallest", "bl-wait-paper")
+#: The series of a synthetic experiment, with their engines.
+SERIES: Final = {
+    "d-tx": "d-tx",
+    "d-tx-ni": "d-tx-ni",
+    "s-tx": "s-tx",
+    "bl-wait-smallest": "bl-wait",
+    "bl-wait-paper": "bl-wait",
+}
 
 #: Synthetic mean latencies on one broker.
 BASE_MS: Final = {
@@ -105,12 +113,13 @@ def _sweep(figures: Sequence[int], repetitions: int) -> Iterator[dict[str, Any]]
             options: Options = {"dispatch": dispatch, "rate_per_s": RATE_PER_S}
             points.append((9, "regular_traffic", 3, 1, 1, variant, options))
     for figure, name, brokers, concurrency, instances, variant, options in points:
-        # BL-WAIT has no transactions that could disturb a stream.
-        for series in SERIES[:3] if figure == 9 else SERIES:
+        for series, engine in SERIES.items():
+            decided = registry.load(engine).broker is not None
+            if figure == 9 and not decided:
+                continue  # BL-WAIT has no transactions that could disturb a stream.
             for repetition in range(1, repetitions + 1):
                 topology = TOPOLOGIES[brokers]
                 parts = [name, topology, series, f"c{concurrency}", f"i{instances}", variant]
-                engine = "bl-wait" if series.startswith("bl-wait") else series
                 yield {
                     "run_id": "-".join([*filter(None, parts), f"r{repetition}"]),
                     "experiment": name,
@@ -128,15 +137,15 @@ def _sweep(figures: Sequence[int], repetitions: int) -> Iterator[dict[str, Any]]
                     "workload": "stream" if figure == 9 else "dispatching",
                     "options": dict(options),
                     "variant": variant,
-                    "bl_wait": series.removeprefix("bl-wait-") if engine == "bl-wait" else "",
-                    "bl_wait_s": 0.05 if engine == "bl-wait" else None,
-                    "counted_delays": _delays(series, brokers) if engine != "bl-wait" else None,
+                    "bl_wait": "" if decided else series.removeprefix(f"{engine}-"),
+                    "bl_wait_s": None if decided else 0.05,
+                    "counted_delays": _delays(engine, brokers) if decided else None,
                     "placement": {},
                 }
 
 
-def _delays(series: str, brokers: int) -> float:
-    return 4.0 + (2 if series == "s-tx" else 4) * math.log2(brokers)
+def _delays(engine: str, brokers: int) -> float:
+    return 4.0 + (2 if registry.load(engine).is_static else 4) * math.log2(brokers)
 
 
 def _write_run(

@@ -58,7 +58,7 @@ async def run(
     async with c.transaction(engine, wait="applied") as tx:
         for name, x in INSTANCES.items():
             # In a static transaction C also says what the agents do.
-            ops = {name: [static.usub(instance(x))]} if engine == "s-tx" else None
+            ops = {name: [static.usub(instance(x))]} if tx.is_static else None
             tx.tcm({"class": "cons", "x": x}, ops=ops)
         for x in INSTANCES.values():
             tx.sub(instance(x))

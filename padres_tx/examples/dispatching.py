@@ -63,7 +63,7 @@ async def run(e: Client, d: Client, a1: Client, *, engine: str) -> dict[str, lis
 def start(tx: Transaction, x: str) -> None:
     """E starts an instance, and publishes its first event."""
     first = {**instance(x), "n": 0}
-    if tx.engine == "s-tx":  # A static transaction: E also says what D and A1 do.
+    if tx.is_static:  # A static transaction: E also says what D and A1 do.
         take = static.tcm(assignment(x), ops={"A1": [static.sub(instance(x))]})
         tx.tcm(first, ops={"D": [take, static.usub(instance(x))]})
     else:

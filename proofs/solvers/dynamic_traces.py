@@ -35,7 +35,7 @@ from overlay.tables.footprints import Footprint, of_applied
 from overlay.tables.routing import Outcome
 from overlay.trace import Record
 from padres_tx.client_messages import Begin, Step, TxID, tx_text
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol.dynamic import DynamicState
 from padres_tx.protocol.dynamic_messages import (
     AbortRequest,
@@ -44,8 +44,8 @@ from padres_tx.protocol.dynamic_messages import (
     Decided,
     Forget,
     Init,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
     codec,
 )
@@ -176,14 +176,14 @@ def record(seed: int) -> RecordedDynamicRun:
     for call in (subscribe, partial(publish, 1), partial(publish, 2)):
         world.sim.at(0.001 * tape.choose(SPAN_MS), call)
     world.sim.run()
-    run.records = [record for record in world.sim.records if record.engine == "d-tx"]
+    run.records = [record for record in world.sim.records if record.engine == DTx.name]
     return run
 
 
 # --- as a module ---
 
 
-class Operations:
+class TracedOperations:
     """The operations of one transaction, from its records, in the order of the transaction."""
 
     def __init__(self, name: str, records: Iterable[Record]) -> None:
@@ -278,7 +278,7 @@ def module(run: RecordedDynamicRun, lines: Sequence[str]) -> str:
     def each(value: Callable[[TxID], str]) -> str:
         return "[" + ",\n   ".join(f"{names[tx]} |-> {value(tx)}" for tx in sorted(names)) + "]"
 
-    operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    operations = {tx: TracedOperations(tx_text(tx), run.records) for tx in names}
     froms = dict(known.plains.values())
     reads = {
         known.plains[plain][0]: keys(known.plains[plain][0], sorted(where))
@@ -315,7 +315,7 @@ def log(run: RecordedDynamicRun) -> list[str]:
     """The received messages, in order, as TLA+."""
     known = Names(run)
     names = known.txs
-    operations = {tx: Operations(tx_text(tx), run.records) for tx in names}
+    operations = {tx: TracedOperations(tx_text(tx), run.records) for tx in names}
     #: The plain operation that a broker has sent to a neighbour, by the number of the request.
     asked_plainly: dict[tuple[str, str, int], str] = {}
     #: The operation that a broker has sent to a neighbour, by the number of the request.
@@ -344,7 +344,7 @@ def log(run: RecordedDynamicRun) -> list[str]:
                 text = f'"pub", {number}, {stamp}'
             case Init(tx, _, undecided):
                 text = f'"init", "{names[tx]}", {string_set(names[other] for other in undecided)}'
-            case Op(tx, req, operation, pub):
+            case TxOperation(tx, req, operation, pub):
                 if operation is not None:
                     name = f"{operation.client}#{operation.seq}"
                 else:

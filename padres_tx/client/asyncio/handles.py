@@ -123,6 +123,11 @@ class TransactionScope:
         return self.tx.engine
 
     @property
+    def is_static(self) -> bool:
+        """Whether the coordinator also says what other clients do (`ops` of a tcm, `after`)."""
+        return self.tx.half.is_static
+
+    @property
     def coordinator(self) -> str:
         """The client that began the transaction."""
         return self.tx.id[0]

@@ -82,6 +82,11 @@ class BlockingScope(Generic[S]):
         return self._scope.engine
 
     @property
+    def is_static(self) -> bool:
+        """Whether the coordinator also says what other clients do (`ops` of a tcm, `after`)."""
+        return self._scope.is_static
+
+    @property
     def coordinator(self) -> str:
         """The client that began the transaction."""
         return self._scope.coordinator
