@@ -1,8 +1,8 @@
-"""What an engine says of itself: its halves, and its properties.
+"""What an engine declares: its halves, and its properties.
 
-An engine's module has one object of this kind, called `engine`. Whoever has to treat engines
-differently (checkers, benchmarks, reports, the simulator) reads it, by `padres_tx.registry`, and
-never asks for the name of an engine.
+An engine's module has one object of this kind, called `engine`. Code that has to treat engines
+differently (checkers, benchmarks, reports, the simulator, examples) reads it, by
+`padres_tx.registry`, and never compares with the name of an engine.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class EngineProperties:
 class EngineDeclaration(EngineProperties):
     """An engine: `engine = EngineDeclaration(broker=MyEngine, client="dynamic", ...)`."""
 
-    #: The class of the broker's half; None if the engine needs nothing at brokers.
-    broker: type[Engine] | None
+    #: The half at brokers: the class, or its place as "module:Class", which clients do not import
+    #: then. None if the engine needs nothing at brokers. See `padres_tx.registry.broker_half`.
+    broker: type[Engine] | str | None
 
     #: The client's half: "dynamic" sends each operation as it comes, "static" sends one plan at the
     #: commit; or a class of its own (`padres_tx.client.engine_halves`).

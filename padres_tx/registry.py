@@ -5,6 +5,7 @@ The engine "x-y" is the module `x_y` of `padres_tx.engines`, or else what the en
 
     engine = EngineDeclaration(broker=XY, client="dynamic")    # padres_tx.engine_declaration
 
+`broker` can also be the place of the class, "module:XY"; then clients do not import it.
 There is no list to edit: every broker serves all engines that it finds. A service is found in the
 same way, in `padres_tx.services` or by the entry-point group `padres_tx.services`; its module has
 
@@ -20,6 +21,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from padres_tx.engine_declaration import OVERLAY, PROMISES, EngineDeclaration, E
 from padres_tx.errors import InvalidEngine, InvalidService, UnknownEngine, UnknownService
 
 if TYPE_CHECKING:
-    from overlay.broker.engine import EngineFactory
+    from overlay.broker.engine import Engine, EngineFactory
     from overlay.broker.service import Service, ServiceFactory
 
 #: The entry-point groups of engines and services from other packages.
@@ -88,9 +90,28 @@ def where(holds: Callable[[EngineDeclaration], object]) -> list[str]:
     return [name for name in by_promises() if holds(load(name))]
 
 
+def broker_half(name: str) -> type[Engine] | None:
+    """The class of an engine's half at brokers; None if the engine needs nothing there.
+
+    Raises UnknownEngine, and InvalidEngine with the reason.
+    """
+    half = load(name).broker
+    if not isinstance(half, str):
+        return half
+    module, _, cls = half.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        raise _invalid(name, f"broker is {half!r}: {error}") from error
+    if reason := _wrong_broker(name, found):
+        raise _invalid(name, reason)
+    half_class: type[Engine] = found
+    return half_class
+
+
 def broker_factories() -> dict[str, EngineFactory]:
     """What every broker is made with."""
-    found = {name: load(name).broker for name in names()}
+    found = {name: broker_half(name) for name in names()}
     return {name: factory for name, factory in found.items() if factory is not None}
 
 
@@ -140,7 +161,9 @@ def _checked(name: str, module: Any) -> EngineDeclaration:
     declared = vars(module).get("engine")
     if not isinstance(declared, EngineDeclaration):
         raise _invalid(name, f"{module.__name__} has no `engine = EngineDeclaration(...)`")
-    reason = _wrong_properties(declared) or _wrong_broker(name, declared) or _wrong_client(declared)
+    reason = _wrong_properties(declared) or _wrong_client(declared)
+    if not (reason or declared.broker is None or _is_place(declared.broker)):
+        reason = _wrong_broker(name, declared.broker)
     if reason:
         raise _invalid(name, reason)
     return declared
@@ -163,15 +186,18 @@ def _wrong_properties(declared: EngineDeclaration) -> str:
     return ""
 
 
-def _wrong_broker(name: str, declared: EngineDeclaration) -> str:
-    if declared.broker is None:
-        return ""
-    # Here, since a client whose engines need nothing at brokers loads no broker.
+def _is_place(broker: object) -> bool:
+    """Whether a declared half has the form "module:Class"; it is checked when it is imported."""
+    return isinstance(broker, str) and re.fullmatch(r"[\w.]+:\w+", broker) is not None
+
+
+def _wrong_broker(name: str, half: object) -> str:
+    # Here, since a client loads no broker.
     from overlay.broker.engine import Engine
 
-    half = declared.broker
     if not (inspect.isclass(half) and issubclass(half, Engine)):
-        return f"broker is {half!r}, expected a subclass of overlay.broker.engine.Engine"
+        expected = "a subclass of overlay.broker.engine.Engine, or its place as 'module:Class'"
+        return f"broker is {half!r}, expected {expected}"
     return _wrong_service(name, half)
 
 

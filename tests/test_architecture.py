@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import padres_tx
+from padres_tx import registry
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,6 +32,10 @@ VOCABULARY = "overlay.*"
 TX_VOCABULARY = "padres_tx.*"
 PROOFS_VOCABULARY = "proofs.*"
 PRODUCT = ("overlay", "padres_tx", "topologies")
+BROKER_HALF = {
+    *(VOCABULARY, "overlay.tables", "overlay.broker"),
+    *(TX_VOCABULARY, "padres_tx.protocol"),
+}
 ROOMS = {
     "overlay/": {VOCABULARY},
     "overlay/matching": {VOCABULARY},
@@ -63,10 +68,10 @@ ROOMS = {
         TX_VOCABULARY,
     },
     "padres_tx/audit": {VOCABULARY, "overlay.matching", "overlay.tables", TX_VOCABULARY},
-    "padres_tx/engines": {
-        *(VOCABULARY, "overlay.tables", "overlay.broker"),
-        *(TX_VOCABULARY, "padres_tx.protocol", "padres_tx.client"),
-    },
+    "padres_tx/engines": {VOCABULARY, TX_VOCABULARY, "padres_tx.client"},
+    "padres_tx/engines/d_tx": BROKER_HALF,
+    "padres_tx/engines/d_tx_ni": BROKER_HALF,
+    "padres_tx/engines/s_tx": BROKER_HALF,
     "padres_tx/services": {
         *(VOCABULARY, "overlay.tables", "overlay.broker"),
         *(TX_VOCABULARY, "padres_tx.protocol"),
@@ -104,7 +109,8 @@ PURE = (
     "overlay/snapshots",
     *("overlay/node",),
     *("padres_tx/audit", "padres_tx/client", "padres_tx/protocol", "padres_tx/protocol/validation"),
-    *("padres_tx/engines", "padres_tx/services"),
+    *("padres_tx/engines", "padres_tx/engines/d_tx", "padres_tx/engines/d_tx_ni"),
+    *("padres_tx/engines/s_tx", "padres_tx/services"),
 )
 IMPURE = {"twisted", "asyncio", "threading", "time", "random", "socket", "logging", "os", "secrets"}
 
@@ -173,7 +179,8 @@ def test_each_room_keeps_its_rule(room: str) -> None:
 def test_every_room_says_its_rule() -> None:
     for room in ROOMS:
         text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
-        assert "Rule:" in text or room in ("overlay/", "proofs/"), room
+        is_below_a_rule = room in ("overlay/", "proofs/") or room.startswith("padres_tx/engines/")
+        assert "Rule:" in text or is_below_a_rule, room
 
 
 def test_no_two_rooms_import_each_other() -> None:
@@ -189,6 +196,71 @@ def test_no_two_rooms_import_each_other() -> None:
                     arrows.setdefault(room, set()).add(other)
     order = graphlib.TopologicalSorter(arrows)
     assert list(order.static_order())
+
+
+#: Classes of one name in rooms where two sides of one thing meet; there should be none.
+SAME_NAMES: dict[str, set[str]] = {
+    "Client": {"overlay/hosts/peers.py", "padres_tx/client/asyncio/client.py"},
+    "Ended": {"overlay/node/ends.py", "padres_tx/client_messages.py"},
+    "Operator": {"overlay/hosts/peers.py", "padres_tx/client/asyncio/operator.py"},
+}
+
+
+def test_a_class_name_stands_in_one_module() -> None:
+    homes: dict[str, set[str]] = {}
+    for package in ARROWS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    several = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert several == SAME_NAMES
+
+
+def compared_strings(path: Path) -> set[str]:
+    """The strings with which a module compares: by an operator, by how a text begins or ends, or in
+    a `match`."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            found |= {node.left, *node.comparators}
+        elif isinstance(node, ast.match_case):
+            found.add(node.pattern)
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("startswith", "endswith")
+        ):
+            found.update(node.args)
+    constants = {each for node in found for each in ast.walk(node)}
+    return {
+        each.value
+        for each in constants
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    }
+
+
+def test_no_module_compares_with_the_name_of_an_engine() -> None:
+    """An engine declares its properties; what depends on an engine asks for those."""
+    for package in ARROWS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if not path.is_relative_to(ROOT / "padres_tx" / "engines"):
+                names = compared_strings(path) & set(registry.own_names())
+                assert not names, f"{path.relative_to(ROOT)} compares with {names}"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'engine == "s-tx"',
+        'engine in ("d-tx", other)',
+        'engine.startswith("bl-wait")',
+        'match engine:\n    case "d-tx-ni": pass',
+    ],
+)
+def test_a_comparison_with_an_engine_is_noticed(tmp_path: Path, program: str) -> None:
+    (tmp_path / "module.py").write_text(program)
+    assert compared_strings(tmp_path / "module.py") & set(registry.own_names())
 
 
 def test_only_one_room_imports_spark() -> None:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
+
+from padres_tx import registry
+from tests.overlay.broker_processes import one, running
 
 #: The rooms that a client needs.
 CLIENT = {
@@ -23,6 +29,7 @@ BROKER = {
     ),
     *("overlay.tables", "overlay.wire"),
     *("padres_tx", "padres_tx.client", "padres_tx.engines"),
+    *("padres_tx.engines.d_tx", "padres_tx.engines.d_tx_ni", "padres_tx.engines.s_tx"),
     *("padres_tx.protocol", "padres_tx.protocol.validation"),
     *("topologies", "topologies.data"),
 }
@@ -67,6 +74,34 @@ def test_the_package_alone_loads_nothing_else() -> None:
 
 def test_a_client_loads_no_broker_no_command_line_and_no_service() -> None:
     assert loaded("import padres_tx; padres_tx.connect") == (CLIENT, MESSAGES)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a broker process listens."""
+    with running(tmp_path_factory.mktemp("broker"), "B1", one()) as process:
+        yield process.port
+
+
+TRANSACTION = """
+import asyncio, padres_tx
+
+async def run(address, engine):
+    async with await padres_tx.connect(address, name=engine) as client:
+        async with client.transaction(engine) as tx:
+            tx.sub("[class,eq,'p1']")
+        assert tx.result.status == "committed", tx.result
+
+asyncio.run(run("127.0.0.1:{port}", "{engine}"))
+"""
+
+
+@pytest.mark.parametrize("engine", registry.own_names())
+def test_a_client_with_a_transaction_loads_no_broker(engine: str, port: int) -> None:
+    """It loads what the engine declares, and its own half, but never the half at brokers."""
+    rooms, libraries = loaded(TRANSACTION.format(port=port, engine=engine))
+    assert rooms - {f"padres_tx.engines.{engine.replace('-', '_')}"} == CLIENT
+    assert libraries == MESSAGES
 
 
 def test_a_plain_broker_loads_its_engines_and_no_service() -> None:

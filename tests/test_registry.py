@@ -13,7 +13,7 @@ import padres_tx
 from padres_tx import engines, registry
 from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.engines import bl_wait, d_tx_ni
-from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.d_tx_ni.broker import DTxNI
 from padres_tx.protocol.dynamic import Dynamic
 
 
@@ -78,6 +78,30 @@ def test_engines_are_found_by_what_they_promise() -> None:
     assert registry.where(lambda engine: "wait_s" in engine.options) == ["bl-wait"]
     assert registry.load("s-tx").is_static and not registry.load("d-tx-ni").is_static
     assert registry.load("d-tx-ni") is d_tx_ni.engine
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (f"{__name__}:NoScope", "NoScope lacks the required hook decided, scope, undecided"),
+        (f"{__name__}:Missing", "has no attribute 'Missing'"),
+        (f"{__name__}:RIGHT", "expected a subclass of overlay.broker.engine.Engine"),
+        ("no_such_module:Toy", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_half_that_is_declared_by_its_place_is_checked_when_a_broker_needs_it(
+    monkeypatch: pytest.MonkeyPatch, place: str, reason: str
+) -> None:
+    assert loaded(monkeypatch, engine=replace(RIGHT, broker=place)).broker == place
+    with pytest.raises(padres_tx.InvalidEngine, match=f"engine 'toy' cannot be used: .*{reason}"):
+        registry.broker_half("toy")
+
+
+def test_a_half_that_is_declared_by_its_place_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(monkeypatch, engine=replace(RIGHT, broker=f"{__name__}:Toy"))
+    assert registry.broker_half("toy") is Toy
+    assert registry.broker_half("d-tx-ni") is DTxNI
+    assert registry.broker_half("bl-wait") is None
 
 
 def test_of_an_engine_that_is_not_installed_what_all_must_be_is_expected() -> None:

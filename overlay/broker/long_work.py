@@ -53,7 +53,7 @@ from overlay.filters import Filter, Interval
 from overlay.matching.index import Search, is_visible
 from overlay.messages import Hop, Kind, Leave, Operation
 from overlay.stored import stored
-from overlay.tables.client_entries import Looks, TooManyLooks
+from overlay.tables.client_entries import LookBudget, TooManyLooks
 from overlay.tables.routing import Retargeting, not_held
 from overlay.tables.space import Entry
 from overlay.trace import TraceKind
@@ -216,7 +216,7 @@ class LongOperation(LongWork):
 
     def _doubt(self, now: float) -> Worked:
         """Find a hole that carves nothing any more, and drop it."""
-        looks = Looks(self.broker.slice * LOOKS_PER_UNIT)
+        looks = LookBudget(self.broker.slice * LOOKS_PER_UNIT)
         while self._doubtful:
             hole = self._doubtful[-1]
             carves = self._carves_something(hole, looks)
@@ -228,7 +228,7 @@ class LongOperation(LongWork):
                 return self._part(self._dropping([hole.seq]), now)
         return Worked([], self.broker.slice, True)
 
-    def _carves_something(self, hole: Entry, looks: Looks) -> bool | None:
+    def _carves_something(self, hole: Entry, looks: LookBudget) -> bool | None:
         """Whether a hole carves a word of before; None if one has to look at more to tell."""
         client, view = hole.client, self.broker.versions.view()
         if self._search_hole is None:

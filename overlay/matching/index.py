@@ -27,7 +27,7 @@ from overlay.filters import Filter, Value
 from overlay.matching.cells import BOOLEAN_KEYS
 from overlay.matching.compiled_tests import Admission, never
 from overlay.matching.stored_tree import as_data, from_data, node_at, path_to
-from overlay.matching.tree import IndexRecord, Node
+from overlay.matching.tree import IndexRecord, TreeNode
 from overlay.stored import Plain, Several, stored
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Index(Generic[E]):
     def __init__(self) -> None:
         #: By the entry's identity, in the order of insertion.
         self._records: dict[int, IndexRecord[E]] = {}
-        self._root: Node[E] = Node()
+        self._root: TreeNode[E] = TreeNode()
         self._inserted = 0
         #: How many entries lead to each hop.
         self._hops: dict[Hop, int] = {}
@@ -163,7 +163,7 @@ class Index(Generic[E]):
         get = point.get
         found: list[IndexRecord[E]] = []
         node = self._root
-        stack: list[Node[E]] = []
+        stack: list[TreeNode[E]] = []
         while True:
             for record in node.records:
                 if record.rest(get, record.values):
@@ -277,7 +277,7 @@ class Index(Generic[E]):
         marked = self._marked
         found = self._last_match_by_hop
         node = self._root
-        stack: list[Node[E]] = []
+        stack: list[TreeNode[E]] = []
         while True:
             for record in node.records:
                 hop = record.hop
@@ -353,7 +353,7 @@ class Index(Generic[E]):
         the first few. Each look at a record or node that finds nothing yields None. The index must
         not change meanwhile; for that there is `search`."""
         overlaps, predicates = filter.overlaps, filter.predicates
-        stack: list[Iterator[Node[E]]] = [iter((self._root,))]
+        stack: list[Iterator[TreeNode[E]]] = [iter((self._root,))]
         while stack:
             node = next(stack[-1], None)
             if node is None:
@@ -387,7 +387,7 @@ class Index(Generic[E]):
         return Search(self, filter)
 
     @property
-    def root(self) -> Node[E]:
+    def root(self) -> TreeNode[E]:
         return self._root
 
     def __contains__(self, entry: E) -> bool:
@@ -436,7 +436,7 @@ class Search(Generic[E]):
     def __init__(self, index: Index[E], filter: Filter) -> None:
         self._index = index
         self._filter = filter
-        self._stack: list[Node[E]] = [index.root]
+        self._stack: list[TreeNode[E]] = [index.root]
         #: Entries of the node that was looked at last, and how many of them have been tested.
         self._group: list[E] = []
         self._at = 0
@@ -501,7 +501,7 @@ class Search(Generic[E]):
         looked: int,
     ) -> None:
         self._index, self._filter = index, filter
-        self._stack = [Node() if path is None else node_at(index.root, path) for path in stack]
+        self._stack = [TreeNode() if path is None else node_at(index.root, path) for path in stack]
         self._group, self._at = group, at
         self.done, self.looked = done, looked
 

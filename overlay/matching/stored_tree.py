@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from overlay.matching.cells import BOOLEAN_KEYS, PRESENT, Bound, Cell, CellKind
-from overlay.matching.tree import Branches, IndexRecord, Ladder, Node, Part
+from overlay.matching.tree import AttributePart, Branches, IndexRecord, Ladder, TreeNode
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ Places: TypeAlias = dict[int, int]
 # --- nodes by name ---
 
 
-def path_to(node: Node[T], root: Node[T]) -> list[list[Any]] | None:
+def path_to(node: TreeNode[T], root: TreeNode[T]) -> list[list[Any]] | None:
     """The way from the root to a node: under which attribute and in which cell, step by step; None
     if it is not in the tree any more."""
     path: list[list[Any]] = []
@@ -47,7 +47,7 @@ def path_to(node: Node[T], root: Node[T]) -> list[list[Any]] | None:
     return path[::-1] if node is root else None
 
 
-def node_at(root: Node[T], path: list[list[Any]]) -> Node[T]:
+def node_at(root: TreeNode[T], path: list[list[Any]]) -> TreeNode[T]:
     """The node at the end of a path."""
     node = root
     for name, kind, size, key in path:
@@ -57,14 +57,14 @@ def node_at(root: Node[T], path: list[list[Any]]) -> Node[T]:
     return node
 
 
-def _shelf(part: Part[T], cell: Cell) -> dict[Any, Node[T]]:
+def _shelf(part: AttributePart[T], cell: Cell) -> dict[Any, TreeNode[T]]:
     if cell.kind is CellKind.EQUAL:
         return part.equal
     if cell.kind is CellKind.CELL:
         return part.cells.get(cell.size, {})
     if cell.kind is CellKind.PREFIX:
         return part.prefixes.get(cell.size, {})
-    return cast("dict[Any, Node[T]]", part.present)
+    return cast("dict[Any, TreeNode[T]]", part.present)
 
 
 def _plain_key(key: Any) -> Any:
@@ -78,7 +78,7 @@ def _key(plain: Any) -> Any:
 # --- writing ---
 
 
-def as_data(node: Node[T], places: Places) -> list[Any]:
+def as_data(node: TreeNode[T], places: Places) -> list[Any]:
     """A node and all below it."""
     records: list[Any] = [places[record.number] for record in node.records]
     branches = node.branches
@@ -93,8 +93,8 @@ def as_data(node: Node[T], places: Places) -> list[Any]:
     ]
 
 
-def _part_as_data(part: Part[T], places: Places) -> list[Any]:
-    def shelf(held: dict[Any, Node[T]]) -> list[Any]:
+def _part_as_data(part: AttributePart[T], places: Places) -> list[Any]:
+    def shelf(held: dict[Any, TreeNode[T]]) -> list[Any]:
         data: list[Any] = []
         for key, node in held.items():
             data.append(_plain_key(key))
@@ -128,15 +128,15 @@ def _groups(groups: Any, places: Places) -> list[Any]:
 # --- reading ---
 
 
-def from_data(data: list[Any], records: Sequence[IndexRecord[T]]) -> Node[T]:
+def from_data(data: list[Any], records: Sequence[IndexRecord[T]]) -> TreeNode[T]:
     """The root of a tree that has these records."""
-    root: Node[T] = Node()
+    root: TreeNode[T] = TreeNode()
     _fill(root, data, records, ())
     return root
 
 
 def _fill(
-    node: Node[T], data: list[Any], records: Sequence[IndexRecord[T]], known: tuple[str, ...]
+    node: TreeNode[T], data: list[Any], records: Sequence[IndexRecord[T]], known: tuple[str, ...]
 ) -> None:
     """`known` are the attributes that the path has established to be equal."""
     is_leaf = not data or data[0].__class__ is not list
@@ -159,7 +159,7 @@ def _fill(
             _place(record, node, known)
 
 
-def _place(record: IndexRecord[T], home: Node[T] | Ladder[T], known: tuple[str, ...]) -> None:
+def _place(record: IndexRecord[T], home: TreeNode[T] | Ladder[T], known: tuple[str, ...]) -> None:
     for name in known:
         record.was_equal_in(name)
     record.home = home
@@ -172,11 +172,11 @@ def _fill_part(
     known: tuple[str, ...],
 ) -> None:
     name, is_in_order, equal, cells, prefixes, present = data
-    part = branches.parts[name] = Part(branches.node, name, branches.used | {name})
+    part = branches.parts[name] = AttributePart(branches.node, name, branches.used | {name})
     is_known = (*known, name)
     for at in range(0, len(equal), 2):
         key = _key(equal[at])
-        child = part.equal[key] = Node(part, Cell(CellKind.EQUAL, None, key))
+        child = part.equal[key] = TreeNode(part, Cell(CellKind.EQUAL, None, key))
         _fill(child, equal[at + 1], records, is_known)
     if is_in_order:
         part.put_all_in_order()
@@ -185,12 +185,12 @@ def _fill_part(
         (CellKind.PREFIX, prefixes, part.prefixes),
     ):
         for size, held in zip(sizes[::2], sizes[1::2], strict=True):
-            shelf: dict[Any, Node[T]] = shelves.setdefault(size, {})
+            shelf: dict[Any, TreeNode[T]] = shelves.setdefault(size, {})
             for key, below in zip(held[::2], held[1::2], strict=True):
-                child = shelf[key] = Node(part, Cell(kind, size, key))
+                child = shelf[key] = TreeNode(part, Cell(kind, size, key))
                 _fill(child, below, records, known)
     if present is not None:
-        child = part.present[None] = Node(part, PRESENT)
+        child = part.present[None] = TreeNode(part, PRESENT)
         _fill(child, present, records, known)
 
 

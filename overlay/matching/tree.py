@@ -82,7 +82,7 @@ class IndexRecord(Generic[T]):
     )
 
     #: The node or pile that holds it; set by the tree.
-    home: Node[T] | Ladder[T]
+    home: TreeNode[T] | Ladder[T]
 
     def __init__(self, entry: T, filter: Filter, hop: Hop, number: int) -> None:
         self.entry = entry
@@ -140,12 +140,12 @@ def _best_end(batch: list[IndexRecord[T]]) -> Bound | None:
 # --- the tree -------------------------------------------------------------------------------
 
 
-class Node(Generic[T]):
+class TreeNode(Generic[T]):
     """A few unsorted records and, once there are too many, branches for the sorted ones."""
 
     __slots__ = ("branches", "cell", "part", "records")
 
-    def __init__(self, part: Part[T] | None = None, cell: Cell = PRESENT) -> None:
+    def __init__(self, part: AttributePart[T] | None = None, cell: Cell = PRESENT) -> None:
         self.part = part
         self.cell = cell
         self.records: list[IndexRecord[T]] = []
@@ -211,20 +211,20 @@ class Branches(Generic[T]):
 
     __slots__ = ("hops", "ladders", "node", "parts", "piles", "used", "way")
 
-    def __init__(self, node: Node[T]) -> None:
+    def __init__(self, node: TreeNode[T]) -> None:
         self.node = node
         #: The attributes by which everything here has been sorted above.
         self.used: frozenset[str] = node.part.used if node.part is not None else frozenset()
-        self.parts: dict[str, Part[T]] = {}
+        self.parts: dict[str, AttributePart[T]] = {}
         self.ladders: dict[Bound, Ladder[T]] = {}
         #: In the order of insertion; dicts, because one of thousands has to be removed quickly.
         self.piles: dict[Hop, dict[IndexRecord[T], None]] = {}
         #: How many records of each hop are in the node and below it.
         self.hops: dict[Hop, int] = {}
         #: The result of `equality_children`; None if something has changed since.
-        self.way: tuple[str, dict[Any, Node[T]]] | tuple[()] | None = None
+        self.way: tuple[str, dict[Any, TreeNode[T]]] | tuple[()] | None = None
 
-    def equality_children(self) -> tuple[str, dict[Any, Node[T]]] | tuple[()]:
+    def equality_children(self) -> tuple[str, dict[Any, TreeNode[T]]] | tuple[()]:
         """The attribute and its children by value, if all that is sorted here is equalities of one
         attribute; empty otherwise. Most nodes are like that, above all near the root."""
         self.way = ()
@@ -235,7 +235,7 @@ class Branches(Generic[T]):
         return self.way
 
     def reach(
-        self, point: Mapping[str, Value], stack: list[Node[T]]
+        self, point: Mapping[str, Value], stack: list[TreeNode[T]]
     ) -> Iterable[tuple[Hop, Iterable[IndexRecord[T]]]]:
         """What can match the point: pushes children on the stack, returns groups by hop."""
         parts, get = self.parts, point.get
@@ -247,7 +247,7 @@ class Branches(Generic[T]):
         # Most nodes have neither, and need no generator.
         return self.groups(point) if self.ladders or self.piles else ()
 
-    def common_children(self, columns: Mapping[str, list[Value]]) -> list[Node[T]] | None:
+    def common_children(self, columns: Mapping[str, list[Value]]) -> list[TreeNode[T]] | None:
         """The children in which all of several points may find something, if no point may find
         anything elsewhere; None if their paths part, or a quick look cannot tell.
 
@@ -255,7 +255,7 @@ class Branches(Generic[T]):
         """
         if self.ladders or self.piles:
             return None
-        found: list[Node[T]] = []
+        found: list[TreeNode[T]] = []
         parts = self.parts
         for name in columns if len(columns) < len(parts) else parts:
             part, column = parts.get(name), columns.get(name)
@@ -281,7 +281,7 @@ class Branches(Generic[T]):
     def cross(
         self,
         predicates: Mapping[str, Interval],
-        stack: list[Node[T]],
+        stack: list[TreeNode[T]],
         *,
         roughly: bool = False,
     ) -> Iterator[Iterable[IndexRecord[T]]]:
@@ -295,7 +295,7 @@ class Branches(Generic[T]):
 
     def across(
         self, predicates: Mapping[str, Interval]
-    ) -> tuple[Iterator[Node[T]], Iterator[IndexRecord[T]]]:
+    ) -> tuple[Iterator[TreeNode[T]], Iterator[IndexRecord[T]]]:
         """The same one after the other, and nothing is copied: children, and other records."""
         parts, ladders = self.parts.items(), self.ladders.items()
         children = (
@@ -312,7 +312,7 @@ class Branches(Generic[T]):
         return children, chain(chain.from_iterable(groups), *self.piles.values())
 
     def around(
-        self, predicates: Mapping[str, Interval], stack: list[Node[T]]
+        self, predicates: Mapping[str, Interval], stack: list[TreeNode[T]]
     ) -> Iterator[Iterable[IndexRecord[T]]]:
         """What can cover a filter: children are put on the stack, groups returned. Whatever is
         sorted by an attribute that the filter does not name cannot."""
@@ -324,9 +324,9 @@ class Branches(Generic[T]):
                 yield from ladder.around(of_end)
         yield from self.piles.values()
 
-    def child_for(self, record: IndexRecord[T]) -> Node[T] | None:
+    def child_for(self, record: IndexRecord[T]) -> TreeNode[T] | None:
         """The child for a new record; None if it stays unsorted until there are more like it."""
-        found: tuple[Part[T], Cell] | None = None
+        found: tuple[AttributePart[T], Cell] | None = None
         for name, interval in record.filter.predicates.items():
             part = self.parts.get(name)
             if part is None:
@@ -393,10 +393,10 @@ class Branches(Generic[T]):
         self.way = None  # `equality_children` may apply again.
         return not (self.parts or self.ladders or self.piles)
 
-    def _part(self, name: str) -> Part[T]:
+    def _part(self, name: str) -> AttributePart[T]:
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = Part(self.node, name, self.used | {name})
+            part = self.parts[name] = AttributePart(self.node, name, self.used | {name})
         return part
 
 
@@ -404,25 +404,25 @@ class Branches(Generic[T]):
 _ANYTHING: Final = Interval()
 
 
-class Part(Generic[T]):
+class AttributePart(Generic[T]):
     """The children of a node under one attribute."""
 
     __slots__ = ("_in_order", "cells", "equal", "name", "node", "prefixes", "present", "used")
 
-    def __init__(self, node: Node[T], name: str, used: frozenset[str]) -> None:
+    def __init__(self, node: TreeNode[T], name: str, used: frozenset[str]) -> None:
         self.node = node
         self.name = name
         self.used = used
-        self.equal: dict[Any, Node[T]] = {}
+        self.equal: dict[Any, TreeNode[T]] = {}
         #: The equal values in their order, numbers and strings apart, once there are many.
         self._in_order: dict[type, SortedList] | None = None
-        self.cells: dict[float, dict[float, Node[T]]] = {}
-        self.prefixes: dict[int, dict[str, Node[T]]] = {}
-        self.present: dict[None, Node[T]] = {}
+        self.cells: dict[float, dict[float, TreeNode[T]]] = {}
+        self.prefixes: dict[int, dict[str, TreeNode[T]]] = {}
+        self.present: dict[None, TreeNode[T]] = {}
 
-    def child(self, cell: Cell) -> Node[T]:
+    def child(self, cell: Cell) -> TreeNode[T]:
         """The child in the cell, which is made if there is none."""
-        shelf: dict[Any, Node[T]]
+        shelf: dict[Any, TreeNode[T]]
         if cell.kind is CellKind.EQUAL:
             shelf = self.equal
         elif cell.kind is CellKind.CELL:
@@ -433,7 +433,7 @@ class Part(Generic[T]):
             shelf = self.present
         node = shelf.get(cell.key)
         if node is None:
-            node = shelf[cell.key] = Node(self, cell)
+            node = shelf[cell.key] = TreeNode(self, cell)
             if cell.kind is CellKind.EQUAL:
                 self._put_in_order(cell.key)
         return node
@@ -455,7 +455,7 @@ class Part(Generic[T]):
         for known in self.equal:
             self._put_in_order(known)
 
-    def _equal_between(self, interval: Interval) -> Iterable[Node[T]]:
+    def _equal_between(self, interval: Interval) -> Iterable[TreeNode[T]]:
         """The children of equal values that the interval contains, without a look at all."""
         if self._in_order is None:
             return [node for value, node in self.equal.items() if interval.contains(value)]
@@ -483,7 +483,7 @@ class Part(Generic[T]):
             assert self.node.branches is not None
             del self.node.branches.parts[self.name]
 
-    def reach(self, value: Any, stack: list[Node[T]]) -> None:
+    def reach(self, value: Any, stack: list[TreeNode[T]]) -> None:
         """Push the children where an interval can contain the value."""
         kind = value.__class__
         node = self.equal.get(BOOLEAN_KEYS[value] if kind is bool else value)
@@ -491,7 +491,7 @@ class Part(Generic[T]):
             stack.append(node)
         self.reach_unequal(value, stack)
 
-    def reach_unequal(self, value: Any, stack: list[Node[T]]) -> None:
+    def reach_unequal(self, value: Any, stack: list[TreeNode[T]]) -> None:
         """The same without equal values."""
         kind = value.__class__
         if self.cells and (kind is float or kind is int):
@@ -533,13 +533,13 @@ class Part(Generic[T]):
                     return False
         return True
 
-    def across(self, interval: Interval, *, roughly: bool = False) -> list[Iterable[Node[T]]]:
+    def across(self, interval: Interval, *, roughly: bool = False) -> list[Iterable[TreeNode[T]]]:
         """The children where an interval can overlap this one, in groups that are not copied."""
         if interval.is_point:
-            reached: list[Node[T]] = []
+            reached: list[TreeNode[T]] = []
             self.reach(interval.lo, reached)
             return [reached]
-        groups: list[Iterable[Node[T]]] = [self.present.values()]
+        groups: list[Iterable[TreeNode[T]]] = [self.present.values()]
         if interval.kind is None:
             groups.append(self.equal.values())
             groups += [numbered.values() for numbered in self.cells.values()]
@@ -557,12 +557,12 @@ class Part(Generic[T]):
                     groups.append(_named_between(named, length, lo, hi))
         return groups
 
-    def cross(self, interval: Interval, stack: list[Node[T]], *, roughly: bool = False) -> None:
+    def cross(self, interval: Interval, stack: list[TreeNode[T]], *, roughly: bool = False) -> None:
         """Push the children where an interval can overlap this one."""
         for group in self.across(interval, roughly=roughly):
             stack.extend(group)
 
-    def around(self, interval: Interval, stack: list[Node[T]]) -> None:
+    def around(self, interval: Interval, stack: list[TreeNode[T]]) -> None:
         """Push the children where an interval can cover this one: its lower end lies in those."""
         if interval.is_point:
             self.reach(interval.lo, stack)
@@ -573,8 +573,8 @@ class Part(Generic[T]):
 
 
 def _numbered_between(
-    numbered: dict[float, Node[T]], size: float, lo: Any, hi: Any, *, roughly: bool
-) -> Iterable[Node[T]]:
+    numbered: dict[float, TreeNode[T]], size: float, lo: Any, hi: Any, *, roughly: bool
+) -> Iterable[TreeNode[T]]:
     """The cells where an interval can overlap [lo, hi], without a look at all if those are few."""
     first = lo // size - 1.0 if lo is not None else -math.inf
     last = hi // size if hi is not None else math.inf
@@ -586,7 +586,9 @@ def _numbered_between(
     return (node for cell, node in numbered.items() if first <= cell <= last)
 
 
-def _named_between(named: dict[str, Node[T]], length: int, lo: Any, hi: Any) -> Iterator[Node[T]]:
+def _named_between(
+    named: dict[str, TreeNode[T]], length: int, lo: Any, hi: Any
+) -> Iterator[TreeNode[T]]:
     """The prefixes with which a string from lo to hi can begin."""
     first = lo[:length]
     if hi is None:
@@ -604,7 +606,7 @@ class Ladder(Generic[T]):
 
     __slots__ = ("end", "node", "runs", "starts")
 
-    def __init__(self, node: Node[T], end: Bound) -> None:
+    def __init__(self, node: TreeNode[T], end: Bound) -> None:
         self.node = node
         self.end = end
         #: By hop, (bound, number, record); numbers differ, so records are never compared.

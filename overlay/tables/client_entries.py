@@ -23,7 +23,7 @@ class TooManyLooks(Exception):
 
 
 @stored("looks")
-class Looks:
+class LookBudget:
     """How many entries may be looked at, by default any number."""
 
     __slots__ = ("left", "used")
@@ -43,7 +43,7 @@ class Looks:
 class ClientEntries:
     """The entries of a client in a space. All methods raise TooManyLooks."""
 
-    def __init__(self, space: Space, client: str, view: View | None, looks: Looks) -> None:
+    def __init__(self, space: Space, client: str, view: View | None, looks: LookBudget) -> None:
         self._space = space
         self._client = client
         self._view = view

@@ -25,9 +25,9 @@ from overlay.matching.index import Index, View, is_visible
 from overlay.messages import BrokerName, ClientName, Hop, Kind, Operation, Version, is_client
 from overlay.notation import format_filter
 from overlay.stored import stored, stored_value
-from overlay.tables.client_entries import ClientEntries, Looks, TooManyLooks
+from overlay.tables.client_entries import ClientEntries, LookBudget, TooManyLooks
 from overlay.tables.last_word import Settled, settle
-from overlay.tables.space import Entry, Space, SpaceSearch, Tally, by_client_and_number
+from overlay.tables.space import Entry, EntryCount, Space, SpaceSearch, by_client_and_number
 
 
 @stored_value("home")
@@ -147,7 +147,7 @@ class Routing:
         self.name = name
         self.neighbours = tuple(Hop(neighbour) for neighbour in sorted(neighbours))
         #: How many entries all tables have.
-        self._entries = Tally()
+        self._entries = EntryCount()
         self.srt: dict[Hop, Space] = {hop: Space(self._entries) for hop in self.neighbours}
         self.prt = Space(self._entries)
         self.crt: dict[ClientName, Home] = {}
@@ -166,7 +166,7 @@ class Routing:
         space = self.space(operation.kind, source)
         if space.count_of(client) <= limit:
             return False
-        held = space.of_client(client, view, Looks(limit))
+        held = space.of_client(client, view, LookBudget(limit))
         try:
             self._settle(held, operation)
         except NotHeld:

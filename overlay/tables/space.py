@@ -21,7 +21,7 @@ from overlay.matching.index import Index, Search, View, in_runs, is_visible
 from overlay.messages import ClientName, Hop, Operation, Run, Version
 from overlay.notation import format_filter
 from overlay.stored import Several, stored
-from overlay.tables.client_entries import ClientEntries, Looks
+from overlay.tables.client_entries import ClientEntries, LookBudget
 from overlay.tables.covered_entries import CoveredEntries
 from overlay.tables.last_word import reaches
 from overlay.tables.past import Past
@@ -61,7 +61,7 @@ def by_client_and_number(entry: Entry) -> tuple[str, int]:
 
 
 @stored("tally")
-class Tally:
+class EntryCount:
     """A number that several spaces count together."""
 
     __slots__ = ("count",)
@@ -78,9 +78,9 @@ class Tally:
 class Space:
     """Entries of many clients, yes and no, in which each client's last word on a point decides."""
 
-    def __init__(self, total: Tally | None = None) -> None:
+    def __init__(self, total: EntryCount | None = None) -> None:
         #: Where this space's entries are counted together with those of others.
-        self._total = total or Tally()
+        self._total = total or EntryCount()
         self._yes: Index[Entry] = Index()
         self._no: Index[Entry] = Index()
         #: How many entries say no; mostly none, and then nobody has to ask for them.
@@ -307,10 +307,10 @@ class Space:
         return found
 
     def of_client(
-        self, client: str, view: View | None = None, looks: Looks | None = None
+        self, client: str, view: View | None = None, looks: LookBudget | None = None
     ) -> ClientEntries:
         """What a client holds here, as one that looks at so much of it at most can find out."""
-        return ClientEntries(self, client, view, looks or Looks())
+        return ClientEntries(self, client, view, looks or LookBudget())
 
     def overlapping_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
         """The same of one client, which does not take longer because others hold much, unless the
@@ -326,7 +326,7 @@ class Space:
         ]
 
     def some_of(
-        self, client: str, filter: Filter, view: View | None, looks: Looks, *, yes: bool
+        self, client: str, filter: Filter, view: View | None, looks: LookBudget, *, yes: bool
     ) -> Iterator[Entry]:
         """The entries of a client that overlap a filter and say yes, or no, found one by one."""
         if not (yes or self._holes or self._before(view)):
@@ -390,7 +390,7 @@ class Space:
             )
         # Mostly the first that is found is enough, and thousands may overlap.
         if client is not None:
-            found = self.some_of(client, filter, view, Looks(), yes=True)
+            found = self.some_of(client, filter, view, LookBudget(), yes=True)
         else:
             found = self._some_yes(filter, view, without, lost)
         return any(self.holds_a_part(yes, filter, view, without, lost) for yes in found)
@@ -432,7 +432,7 @@ class Space:
 
     def _thaw(
         self,
-        total: Tally,
+        total: EntryCount,
         yes: Index[Entry],
         no: Index[Entry],
         past: Past,

@@ -18,7 +18,7 @@ from overlay.filters import Filter, check_point
 from overlay.messages import Hop, Operation
 from overlay.notation import format_publication
 from overlay.stored import stored
-from overlay.tables.client_entries import ClientEntries, Looks
+from overlay.tables.client_entries import ClientEntries, LookBudget
 from overlay.tables.last_word import reaches, settle
 from overlay.tables.routing import not_held
 from overlay.tables.space import Entry, Space
@@ -46,7 +46,7 @@ class ClientWords:
         #: By table: the steps that will be kept, and the numbers of what will be gone.
         self._planned = {"sub": Space(), "adv": Space()}
         self._gone: dict[str, set[int]] = {"sub": set(), "adv": set()}
-        self._looks = Looks()
+        self._looks = LookBudget()
 
     def say(self, step: Step) -> Undo:
         """The operation that a step comes to. Raises NotHeld."""

@@ -4,13 +4,13 @@ The coordinator's edge broker begins the transaction, runs the commit protocol a
 decision, so a client that dies never blocks anyone. The protocol, with the paper's names:
 
     Init      floods; on FIFO links it is at every broker before any operation of the transaction,
-              so nobody has to acknowledge it.
-    Op        travels as the tables say. One that makes others act, a tcm or an (un-)advertisement,
-              is answered by Acked when it has been handled everywhere behind the sender, and the
-              clients there have finished what a tcm asked for (nested acknowledgements,
-              Algorithm 2). Nothing else is acknowledged; see below. A tcm that names its receivers
-              goes only where they are; the broker that does not find one of them, or finds that it
-              does not take tcms there, asks for its abort.
+              so it needs no acknowledgement.
+    TxOperation travels as the tables say. One that makes others act, a tcm or an
+              (un-)advertisement, is answered by Acked when it has been handled everywhere behind
+              the sender, and the clients there have finished what a tcm asked for (nested
+              acknowledgements, Algorithm 2). Nothing else is acknowledged; see below. A tcm that
+              names its receivers goes only where they are; the broker that does not find one of
+              them, or finds that it does not take tcms there, asks for its abort.
     Prepare   and what follows, up to Forget: the votes and the decision
     (`padres_tx.protocol.two_phase`).
 

@@ -31,7 +31,7 @@ class Init(BrokerMessage, frozen=True, array_like=True, gc=False, tag=50):
     deadline_s: float = 0.0
 
 
-class Op(BrokerMessage, frozen=True, array_like=True, gc=False, tag=51):
+class TxOperation(BrokerMessage, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
     #: Answered by Acked with this number; 0 if nobody waits for an answer.
     req: Natural
@@ -99,7 +99,7 @@ class Fenced(BrokerMessage, frozen=True, array_like=True, gc=False, tag=60):
 
 AnyDynamicMessage: TypeAlias = (
     Init
-    | Op
+    | TxOperation
     | Acked
     | Prepare
     | Vote
@@ -116,5 +116,5 @@ AnyDynamicMessage: TypeAlias = (
 codec: StructCodec[Any] = StructCodec(FromClient | AnyDynamicMessage)
 
 #: What may wait at a broker.
-stored_values(Op, Acked, Prepare, Vote, Decide, Decided, Forget, AbortRequest, Answer)
+stored_values(TxOperation, Acked, Prepare, Vote, Decide, Decided, Forget, AbortRequest, Answer)
 stored_values(Init, Fence, Fenced, Ask)

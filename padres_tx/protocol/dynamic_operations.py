@@ -49,7 +49,7 @@ from padres_tx.client_messages import (
 from padres_tx.looks import LOOKS_LIMIT
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.compensation import Undo, reserved_by_others
-from padres_tx.protocol.dynamic_messages import Acked, Op, codec
+from padres_tx.protocol.dynamic_messages import Acked, TxOperation, codec
 from padres_tx.protocol.dynamic_state import YES, DynamicState, Frame, OpTask, Verdict
 from padres_tx.protocol.tcm_routes import tcm_routes
 from padres_tx.protocol.two_phase import TwoPhaseCommit
@@ -90,7 +90,7 @@ class DynamicOperations(TwoPhaseCommit):
             Finish: self._enqueue,
             Commit: self._enqueue,
             Abort: self._abort,
-            Op: self._op,
+            TxOperation: self._op,
             Acked: self._acked,
         }
 
@@ -312,7 +312,7 @@ class DynamicOperations(TwoPhaseCommit):
             why = f"uses the same part in {tx_text(other)}" if other else "has said what waits"
             raise Conflict(f"{asked.client} {why}")
 
-    def _op(self, source: Hop, op: Op, now: float) -> list[Effect]:
+    def _op(self, source: Hop, op: TxOperation, now: float) -> list[Effect]:
         tx = self.txs.get(op.tx)
         if tx is None or not tx.open:
             return self.came_late(source, op.operation, now) if op.operation is not None else []
@@ -360,7 +360,7 @@ class DynamicOperations(TwoPhaseCommit):
                 frame.last = (record.op_id,)
         for hop, sent in outcome.forward + outcome.triggered:
             req = tx.tasks.ask(task, hop) if self.is_answered(sent) else 0
-            effects += self.send((hop,), Op(tx.id, req, sent))
+            effects += self.send((hop,), TxOperation(tx.id, req, sent))
         change = RouteChange(source, operation)
         if scope.version is None:
             effects += self.broker.routes_changed((change,), now)
@@ -410,7 +410,7 @@ class DynamicOperations(TwoPhaseCommit):
             if not is_client(hop):
                 req = tx.tasks.ask(task, hop) if tcm else 0
                 to = named.get(hop, ())
-                effects += self.send((hop,), Op(tx.id, req, pub=pub, tcm=tcm, to=to))
+                effects += self.send((hop,), TxOperation(tx.id, req, pub=pub, tcm=tcm, to=to))
                 continue
             if tcm and not self.broker.is_here(hop):
                 # Its entries are still here, since its leaving waits: next time they are not.

@@ -2,7 +2,7 @@
 
 The second half of a static transaction at one broker, after `padres_tx.protocol.planning`. Steps
 are carried out in the order of their dependencies, those of a long plan slice by slice; what each
-waits for, and why, `padres_tx.engines.s_tx` explains.
+waits for, and why, `padres_tx.engines.s_tx.broker` explains.
 """
 
 from __future__ import annotations

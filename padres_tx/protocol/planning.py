@@ -1,9 +1,9 @@
 """From a submitted plan to the vote: how a broker reads a static transaction, and admits it.
 
-The first half of S-TX at one broker; what is done with the decision is in `padres_tx.engines.s_tx`,
-which explains both. A plan is read, and the steps of this broker's clients are admitted, slice by
-slice (`overlay.broker.turns`): each slice goes on where the one before has ended, and a short plan
-takes one, in the turn in which it came.
+The first half of S-TX at one broker; what is done with the decision is in
+`padres_tx.engines.s_tx.broker`, which explains both. A plan is read, and the steps of this broker's
+clients are admitted, slice by slice (`overlay.broker.turns`): each slice goes on where the one
+before has ended, and a short plan takes one, in the turn in which it came.
 """
 
 from __future__ import annotations

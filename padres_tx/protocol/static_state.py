@@ -1,6 +1,6 @@
 """A static transaction at the brokers of its span: what they say of it, and what one knows.
 
-Messages and state only; what is done with them is the engine's business (`engines.s_tx`).
+Messages and state only; what is done with them is the engine's business (`engines.s_tx.broker`).
 """
 
 from __future__ import annotations

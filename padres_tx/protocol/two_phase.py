@@ -75,8 +75,8 @@ from padres_tx.protocol.dynamic_messages import (
     Decided,
     Fenced,
     Forget,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
     codec,
 )
@@ -92,7 +92,7 @@ OVERDUE_AFTER_S = 1.0
 #: comes behind Prepare is mistaken, too, but harms only its own transaction.)
 PHASES: dict[type, tuple[str, ...]] = {
     Fenced: ("fencing", "flushing"),
-    Op: ("active", "preparing"),
+    TxOperation: ("active", "preparing"),
     Prepare: ("active",),
     Vote: ("preparing",),
 }

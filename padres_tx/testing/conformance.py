@@ -99,11 +99,11 @@ class NotConforming(AssertionError):
 def check_engine(name: str, *, runs: int = RUNS) -> None:
     """Check an engine that is installed under this name. Raises NotConforming."""
     try:
-        declared = registry.load(name)
+        half = registry.broker_half(name)
     except OverlayError as error:
         raise NotConforming(str(error)) from error
-    if declared.broker is not None:
-        _check_signatures(declared.broker, Engine)
+    if half is not None:
+        _check_signatures(half, Engine)
     _check_determinism(["engine", name, str(runs)])
 
 

@@ -12,9 +12,9 @@ from overlay.broker.plain_requests import PlainRequests
 from overlay.broker.requests import Task
 from overlay.effects import Effect, Send
 from overlay.messages import BrokerName, Hop, Join, Leave, Operation
-from padres_tx.engines.d_tx import DTx
-from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.d_tx.broker import DTx
+from padres_tx.engines.d_tx_ni.broker import DTxNI
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol.dynamic import Dynamic
 from padres_tx.protocol.dynamic_messages import Decide
 from padres_tx.protocol.dynamic_state import DynamicState

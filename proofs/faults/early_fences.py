@@ -5,7 +5,7 @@ For tests of fences that cannot wait for losses. All else is the real engine.
 
 from __future__ import annotations
 
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol.dynamic import DynamicState
 
 

@@ -16,8 +16,8 @@ from overlay.broker.core import Broker
 from overlay.broker.waiting import WaitingOperations
 from overlay.effects import Effect
 from overlay.messages import Hop, Leave, Operation
-from padres_tx.engines.d_tx import DTx
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.d_tx.broker import DTx
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol import static_state
 from padres_tx.protocol.compensation import Undo
 from padres_tx.protocol.dynamic import YES, DynamicState, Verdict

@@ -20,9 +20,9 @@ from overlay.messages import Hop, Pub
 from overlay.tables.routing import Routing, Scope
 from overlay.tables.versions import Seen
 from padres_tx.client_messages import TxID, tx_text
-from padres_tx.engines.d_tx import DTx
-from padres_tx.engines.d_tx_ni import DTxNI
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.d_tx.broker import DTx
+from padres_tx.engines.d_tx_ni.broker import DTxNI
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol import static_state
 from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
 from padres_tx.protocol.dynamic_messages import Decide, Decided

@@ -19,10 +19,10 @@ from overlay.tables.routing import Outcome
 from overlay.tables.space import Space
 from overlay.tables.versions import Seen, Versions
 from padres_tx.client_messages import Look, TxID
-from padres_tx.engines.d_tx import CONFLICT, DTx
-from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.d_tx.broker import CONFLICT, DTx
+from padres_tx.engines.d_tx_ni.broker import DTxNI
 from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
-from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, Init, Op, Prepare
+from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, Init, Prepare, TxOperation
 
 #: The origin of an operation that was already acknowledged.
 NOWHERE = Hop("")
@@ -163,7 +163,7 @@ class VotesOfThoseConcerned(DTx):
         self._concerned: dict[TxID, list[Hop]] = {}
 
     def send(self, hops: tuple[Hop, ...], message: AnyDynamicMessage) -> list[Effect]:
-        if isinstance(message, Op):
+        if isinstance(message, TxOperation):
             self._concerned.setdefault(message.tx, []).extend(hops)
         return super().send(hops, message)
 

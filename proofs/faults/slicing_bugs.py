@@ -11,7 +11,7 @@ from typing import Any
 from overlay.broker.core import Broker
 from overlay.effects import Effect
 from overlay.messages import Hop, Operation
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol import static_state
 
 

@@ -22,7 +22,7 @@ from overlay.messages import ClientName, Hop, Operation, Pub, client_hop, is_cli
 from overlay.tables.routing import PLAIN
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import Ended, FromClient, Step, Submit, TxID, engine_message, tx_text
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.s_tx.broker import STx
 
 #: The time that a client takes to act; in an exploration it takes any time.
 CLIENT_DELAY_S = 0.001

@@ -34,7 +34,7 @@ from overlay.messages import (
 )
 from overlay.notation import format_publication
 from padres_tx.client_messages import Step, Submit
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol.static_state import (
     Admitted,
     Complete,

@@ -3,7 +3,7 @@
 (* Compensation: one D-TX-NI transaction that changes the shared tables at  *)
 (* once, beside plain operations, and may be aborted at any moment. One     *)
 (* step is one message received by one broker, or one operation of a        *)
-(* client, as in padres_tx/engines/d_tx_ni.py,                              *)
+(* client, as in padres_tx/engines/d_tx_ni/broker.py,                       *)
 (* padres_tx/protocol/compensation.py and overlay/broker/waiting.py;        *)
 (* proofs/README.md maps the actions to functions.                          *)
 (*                                                                          *)

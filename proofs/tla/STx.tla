@@ -3,7 +3,7 @@
 (* S-TX: one static transaction on the shared routing tables, beside plain  *)
 (* advertisements of other clients, or with a D-TX that reads the tables.   *)
 (* One step is one message received by one broker, as in                    *)
-(* padres_tx/engines/s_tx.py, overlay/broker/operations.py and              *)
+(* padres_tx/engines/s_tx/broker.py, overlay/broker/operations.py and       *)
 (* overlay/tables/routing.py; proofs/README.md maps the actions to          *)
 (* functions.                                                               *)
 (*                                                                          *)

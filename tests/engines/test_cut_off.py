@@ -15,7 +15,7 @@ from overlay.hosts.simulator import Tape
 from overlay.messages import BrokerName, Pub
 from padres_tx.client_messages import Drained, Ended, Finish, Step, Tcm, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask
-from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, Op
+from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, TxOperation
 from proofs.faults.injected_bugs import AbortsAlone
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from tests.protocol.aftermath import known, leftovers
@@ -36,7 +36,7 @@ def taking_part(*, finished: bool = True) -> tuple[OneBroker, list[Said]]:
     one.behind("B1", "E")
     one.holds("D", "sub", CALL)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, pub=Pub("E", 1, {"class": "call"}), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 5, pub=Pub("E", 1, {"class": "call"}), tcm=True))
     frame = of_kind(said, Tcm, "@D")[0].frame
     one.operate(TX, sub("D", P), frame=frame, client="D")
     if finished:

@@ -19,7 +19,7 @@ from overlay.hosts.simulator import Tape
 from overlay.identity import Lives
 from overlay.messages import Join
 from padres_tx.client_messages import Abort, Commit, Step, TxID
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol.dynamic import DynamicState
 from proofs.faults.early_fences import FencesSome
 from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines

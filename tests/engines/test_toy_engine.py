@@ -52,7 +52,7 @@ EXPECTED = ["committed", "aborted Cain may not commit"]
 
 def test_it_is_found_by_its_name_without_a_list(toy: str) -> None:
     assert registry.names() == ["bl-wait", "d-tx", "d-tx-ni", "s-tx", "toy"]
-    assert registry.load("toy").broker.__name__ == "MyEngine"
+    assert registry.broker_half("toy").__name__ == "MyEngine"
     with pytest.raises(padres_tx.UnknownEngine, match="there are bl-wait, d-tx, d-tx-ni, s-tx"):
         registry.load("no-such")
 

@@ -201,7 +201,7 @@ class Forger:
                 static_state.PlanCarriedOut(tx),
                 static_state.PlanSettled(tx),
             ]
-        ops = [self.struct(dynamic_messages.Op) for _ in range(tape.choose(4))]
+        ops = [self.struct(dynamic_messages.TxOperation) for _ in range(tape.choose(4))]
         fences: list[Any] = []
         if engine == "d-tx" and tape.choose(3) == 0:
             fences = [dynamic_messages.Fence(tx, tape.choose(50), 9.0)] * 2

@@ -38,8 +38,8 @@ from padres_tx.protocol.dynamic_messages import (
     Fenced,
     Forget,
     Init,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
 )
 from padres_tx.protocol.static_state import Admitted, Complete, Plan
@@ -220,7 +220,7 @@ def fenced() -> OneBroker:
 
 @pytest.mark.parametrize(
     "message",
-    [Op(TX, 0, Operation(0, "sub", "F", 1, P)), Prepare(TX), Vote(TX)],
+    [TxOperation(TX, 0, Operation(0, "sub", "F", 1, P)), Prepare(TX), Vote(TX)],
     ids=lambda message: type(message).__name__,
 )
 def test_a_transaction_that_has_only_its_fence(message: Any) -> None:
@@ -272,7 +272,7 @@ def test_a_transaction_that_is_forgotten_twice() -> None:
     one = middle("d-tx")
     one.begin("E")
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "F", 1, P)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "F", 1, P)))
     one.hear("B1", Prepare(TX))
     one.hear("B3", Vote(TX))
     one.hear("B1", Decide(TX, True))
@@ -287,7 +287,7 @@ def test_a_publication_in_a_transaction_that_is_none(engine: str, point: dict[st
     one = middle(engine)
     one.hear("B1", Init(TX, 1))
     with pytest.raises(ProtocolError, match="invalid publication"):
-        one.hear("B1", Op(TX, 0, pub=Pub("F", 1, point)))
+        one.hear("B1", TxOperation(TX, 0, pub=Pub("F", 1, point)))
     assert works(one)
 
 

@@ -22,7 +22,7 @@ from padres_tx.client_messages import (
     Tcm,
     TxID,
 )
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol.dynamic_messages import (
     AbortRequest,
     Acked,
@@ -30,8 +30,8 @@ from padres_tx.protocol.dynamic_messages import (
     Decided,
     Forget,
     Init,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
 )
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
@@ -125,7 +125,7 @@ def test_the_snapshot_is_what_is_committed_here_without_what_was_undecided_there
     committed(one, OTHER, Operation(0, "sub", "F1", 1, P))
     for tx, undecided, sees in ((TX, (), True), (("E1", 0, 2), (OTHER,), False)):
         one.hear("B1", Init(tx, 2, undecided))
-        one.hear("B1", Op(tx, 5, pub=publication(), tcm=True))
+        one.hear("B1", TxOperation(tx, 5, pub=publication(), tcm=True))
         engine = one.broker.engines["d-tx"]
         view = engine.scope(engine.txs[tx]).view  # type: ignore[attr-defined]
         assert ("B1" in one.broker.routing.prt.hops({"class": "p"}, view)) == sees
@@ -152,7 +152,7 @@ def test_an_operation_changes_the_transactions_own_state() -> None:
     one = middle()
     one.hear("B1", Init(TX, 1))
     before = one.tables()
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 2, Q)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 2, Q)))
     assert one.tables() == before, "for everybody else it is not there"
     one.hear("B1", Prepare(TX))
     one.hear("B3", Vote(TX))
@@ -166,9 +166,9 @@ def test_it_goes_where_the_transactions_routing_state_says(engine: str) -> None:
     one = middle(engine)
     tx, said = one.begun("D", adv("D", Q))
     one.acknowledged(said)
-    one.hear("B3", Op(tx, 0, Operation(0, "sub", "X3", 1, Q)))
+    one.hear("B3", TxOperation(tx, 0, Operation(0, "sub", "X3", 1, Q)))
     said = one.operate(tx, pub("D", class_="q"))
-    assert to_whom(said, Op) == ["B3"]
+    assert to_whom(said, TxOperation) == ["B3"]
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
@@ -179,8 +179,9 @@ def test_a_buffered_subscription_is_on_its_way_before_the_advertisement_is_ackno
     one = leaf(engine)
     one.holds("D", "sub", Q)
     one.hear("B1", Init(TX, 1))
-    said = one.acknowledged(one.hear("B1", Op(TX, 5, Operation(0, "adv", "E1", 2, Q))))
-    assert [type(message) for _, message in said if isinstance(message, Op | Acked)] == [Op, Acked]
+    said = one.acknowledged(one.hear("B1", TxOperation(TX, 5, Operation(0, "adv", "E1", 2, Q))))
+    kinds = [type(message) for _, message in said]
+    assert [kind for kind in kinds if kind in (TxOperation, Acked)] == [TxOperation, Acked]
     assert said[0].message.operation.kind == "sub" and said[0].message.operation.client == "D"
 
 
@@ -191,7 +192,7 @@ def test_with_nothing_to_forward_and_nothing_triggered_it_is_acknowledged_at_onc
     """Lines 19-20 (corrected: both sets are empty, not both full)."""
     one = leaf(engine)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, Operation(0, "adv", "E1", 2, Q)))
+    said = one.hear("B1", TxOperation(TX, 5, Operation(0, "adv", "E1", 2, Q)))
     assert [(to, acked.req) for to, acked in said if isinstance(acked, Acked)] == [("B1", 5)]
 
 
@@ -201,8 +202,8 @@ def test_with_something_forwarded_it_is_not_acknowledged_yet(engine: str) -> Non
     one = middle(engine)
     one.holds("D", "sub", Q)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, Operation(0, "adv", "E1", 2, Q)))
-    assert to_whom(said, Op) == ["B3", "B1"] and not of_kind(said, Acked)
+    said = one.hear("B1", TxOperation(TX, 5, Operation(0, "adv", "E1", 2, Q)))
+    assert to_whom(said, TxOperation) == ["B3", "B1"] and not of_kind(said, Acked)
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)
@@ -211,8 +212,8 @@ def test_the_last_acknowledgement_is_passed_on(engine: str) -> None:
     one = OneBroker(engine, neighbours=["B1", "B3", "B4"])
     one.behind("B1", "E1")
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, Operation(0, "adv", "E1", 2, Q)))
-    asked = {to: op.req for to, op in said if isinstance(op, Op)}
+    said = one.hear("B1", TxOperation(TX, 5, Operation(0, "adv", "E1", 2, Q)))
+    asked = {to: op.req for to, op in said if isinstance(op, TxOperation)}
     assert sorted(asked) == ["B3", "B4"]
     assert one.hear("B4", Acked(TX, asked["B4"])) == []
     said = one.hear("B3", Acked(TX, asked["B3"]))
@@ -224,7 +225,7 @@ def test_at_the_edge_the_last_acknowledgement_goes_to_the_client(engine: str) ->
     """Line 28, where the origin is the client."""
     one = leaf(engine)
     tx, said = one.begun("D", adv("D", Q))
-    req = of_kind(said, Op, "B1")[0].req
+    req = of_kind(said, TxOperation, "B1")[0].req
     assert not of_kind(said, Operated)
     assert to_whom(one.hear("B1", Acked(tx, req)), Operated) == ["@D"]
 
@@ -235,7 +236,7 @@ def test_a_tcm_is_acknowledged_when_its_receiver_has_finished(engine: str) -> No
     one = leaf(engine)
     one.holds("D", "sub", P)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, pub=publication(), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 5, pub=publication(), tcm=True))
     assert not of_kind(said, Acked)
     frame = of_kind(said, Tcm, "@D")[0].frame
     said = one.operate(TX, usub("D", P), frame=frame, client="D")
@@ -251,7 +252,7 @@ def test_a_tcm_for_two_clients_waits_for_both(engine: str) -> None:
     one.holds("D", "sub", P)
     one.holds("A", "sub", P)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, pub=publication(), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 5, pub=publication(), tcm=True))
     frames = {to: told.frame for to, told in said if isinstance(told, Tcm)}
     assert not of_kind(one.say("A", Finish(TX, frames["@A"])), Acked)
     assert of_kind(one.say("D", Finish(TX, frames["@D"])), Acked)[0].receivers == 2
@@ -273,7 +274,7 @@ def test_publications_are_kept_here_until_the_decision(engine: str) -> None:
     one.holds("D", "sub", P)
     one.hear("B1", Init(TX, 1))
     for n in (1, 2):
-        assert not pubs(one.hear("B1", Op(TX, 0, pub=publication(n))), "D")
+        assert not pubs(one.hear("B1", TxOperation(TX, 0, pub=publication(n))), "D")
     if engine == "d-tx":
         one.hear("B1", Prepare(TX))
     said = one.hear("B1", Decide(TX, True))
@@ -286,7 +287,7 @@ def test_an_operation_of_an_aborted_transaction_changes_nothing_for_good(engine:
     before = one.tables()
     one.hear("B1", Init(TX, 1))
     one.hear("B1", Decide(TX, False, "aborted", "so"))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Forget(TX))
     assert one.tables() == before and one.at_rest
 
@@ -345,7 +346,7 @@ def test_all_operations_come_before_prepare() -> None:
     one = leaf()
     tx, said = one.begun("D", adv("D", Q), commit=True)
     assert not of_kind(said, Prepare)
-    assert to_whom(one.hear("B1", Acked(tx, of_kind(said, Op)[0].req)), Prepare) == ["B1"]
+    assert to_whom(one.hear("B1", Acked(tx, of_kind(said, TxOperation)[0].req)), Prepare) == ["B1"]
 
 
 def test_a_publication_that_has_read_what_another_has_changed_since_votes_no() -> None:
@@ -353,7 +354,7 @@ def test_a_publication_that_has_read_what_another_has_changed_since_votes_no() -
     one = leaf()
     one.holds("D", "sub", P)
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     committed(one, OTHER, Operation(0, "sub", "F1", 1, P))
     vote = of_kind(one.hear("B1", Prepare(TX)), Vote)[0]
     assert vote.code == "conflict"
@@ -364,7 +365,7 @@ def test_what_was_committed_before_the_snapshot_is_no_conflict() -> None:
     one = leaf()
     committed(one, OTHER, Operation(0, "sub", "F1", 1, P))
     one.hear("B1", Init(TX, 2))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     assert of_kind(one.hear("B1", Prepare(TX)), Vote)[0].code == ""
 
 
@@ -372,7 +373,7 @@ def test_changes_elsewhere_in_the_event_space_are_no_conflict() -> None:
     """Line 14; the paper waits for all that is ordered before, ours for what conflicts."""
     one = leaf()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     committed(one, OTHER, Operation(0, "sub", "F1", 1, Q))
     assert of_kind(one.hear("B1", Prepare(TX)), Vote)[0].code == ""
 
@@ -390,7 +391,7 @@ def test_routing_operations_are_validated_as_well(mine: Operation, theirs: Opera
     """Line 11 looks at publications only: `{sub(x)}` and `{adv(x)}` would never meet."""
     one = leaf()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, mine))
+    one.hear("B1", TxOperation(TX, 0, mine))
     committed(one, OTHER, theirs)
     assert of_kind(one.hear("B1", Prepare(TX)), Vote)[0].code == "conflict"
 
@@ -400,7 +401,7 @@ def test_the_older_one_waits_for_a_younger_one_that_is_prepared() -> None:
     one = leaf()
     _prepared(one, OTHER, age=2)
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     assert not of_kind(one.hear("B1", Prepare(TX)), Vote)
     said = one.hear("B1", Decide(OTHER, False, "aborted", "so"))
     assert of_kind(said, Vote) == [Vote(TX)], "and looks again at the decision"
@@ -410,7 +411,7 @@ def test_what_it_has_waited_for_can_still_cost_it_the_commit() -> None:
     one = leaf()
     _prepared(one, OTHER, age=2)
     one.hear("B1", Init(TX, 1, (OTHER,)))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Prepare(TX))
     said = one.hear("B1", Decide(OTHER, True))
     assert [vote.code for vote in of_kind(said, Vote)] == ["conflict"]
@@ -420,7 +421,7 @@ def test_the_younger_one_gives_way_to_an_older_one_that_is_prepared() -> None:
     one = leaf()
     _prepared(one, OTHER, age=1)
     one.hear("B1", Init(TX, 2))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     assert of_kind(one.hear("B1", Prepare(TX)), Vote)[0].code == "conflict"
 
 
@@ -428,10 +429,10 @@ def test_it_conflicts_also_if_only_the_other_one_has_read() -> None:
     """Symmetric: each could be prepared first at another broker, and both would commit."""
     one = leaf()
     one.hear("B1", Init(OTHER, 1))
-    one.hear("B1", Op(OTHER, 0, pub=Pub("E1", 9, {"class": "p"})))
+    one.hear("B1", TxOperation(OTHER, 0, pub=Pub("E1", 9, {"class": "p"})))
     one.hear("B1", Prepare(OTHER))
     one.hear("B1", Init(TX, 2))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 2, P)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 2, P)))
     assert of_kind(one.hear("B1", Prepare(TX)), Vote)[0].code == "conflict"
 
 
@@ -439,7 +440,7 @@ def test_what_does_not_conflict_with_a_prepared_one_does_not_wait() -> None:
     one = leaf()
     _prepared(one, OTHER, age=1)
     one.hear("B1", Init(TX, 2))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 2, Q)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 2, Q)))
     assert of_kind(one.hear("B1", Prepare(TX)), Vote) == [Vote(TX)]
 
 
@@ -449,8 +450,8 @@ def test_two_that_are_prepared_at_once_both_commit_if_they_do_not_conflict(kind:
     one = leaf()
     one.hear("B1", Init(OTHER, 1))
     one.hear("B1", Init(TX, 2))
-    one.hear("B1", Op(OTHER, 0, Operation(0, kind, "F1", 7, Q)))
-    one.hear("B1", Op(TX, 0, Operation(0, kind, "E1", 7, Q)))
+    one.hear("B1", TxOperation(OTHER, 0, Operation(0, kind, "F1", 7, Q)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, kind, "E1", 7, Q)))
     assert of_kind(one.hear("B1", Prepare(OTHER)), Vote) == [Vote(OTHER)]
     assert of_kind(one.hear("B1", Prepare(TX)), Vote) == [Vote(TX)]
 
@@ -458,7 +459,7 @@ def test_two_that_are_prepared_at_once_both_commit_if_they_do_not_conflict(kind:
 def test_a_plain_operation_since_the_snapshot_is_a_conflict() -> None:
     one = leaf()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.holds("D", "sub", P)
     vote = of_kind(one.hear("B1", Prepare(TX)), Vote)[0]
     assert vote.code == "conflict" and "a plain operation" in vote.reason
@@ -467,7 +468,7 @@ def test_a_plain_operation_since_the_snapshot_is_a_conflict() -> None:
 def test_a_plain_operation_waits_for_a_prepared_one_that_it_conflicts_with() -> None:
     one = leaf()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Prepare(TX))
     assert one.send("@D", Operation(90, "sub", "D", 90, P)) == []
     assert one.wanted_by(class_="p") == []
@@ -481,7 +482,7 @@ def test_a_neighbours_yes_does_not_count_when_it_was_ahead() -> None:
     one.behind("B3", "F3")
     one.knows("B3", "F3", "sub", P)
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Prepare(TX))
     assert one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,))) == []
     vote = of_kind(one.hear("B3", Vote(TX)), Vote)[0]
@@ -495,7 +496,7 @@ def test_a_neighbours_no_keeps_its_own_reason(code: str) -> None:
     one.behind("B3", "F3")
     one.knows("B3", "F3", "sub", P)
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Prepare(TX))
     one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,)))
     assert of_kind(one.hear("B3", Vote(TX, code, "so")), Vote, "B1") == [Vote(TX, code, "so")]
@@ -506,7 +507,7 @@ def test_a_neighbours_yes_counts_when_it_voted_first() -> None:
     one.behind("B3", "F3")
     one.knows("B3", "F3", "sub", P)
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     one.hear("B1", Prepare(TX))
     assert of_kind(one.hear("B3", Vote(TX)), Vote) == [Vote(TX)]
     assert one.send("B3", Operation(90, "usub", "F3", 90, P, drop=(1,))) == []
@@ -544,11 +545,11 @@ def test_when_all_have_it_the_coordinator_is_told_and_all_forget(engine: str) ->
 def test_a_commit_is_seen_by_all_and_nothing_is_sent_again() -> None:
     one = middle()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 2, Q)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 2, Q)))
     one.hear("B1", Prepare(TX))
     one.hear("B3", Vote(TX))
     said = one.hear("B1", Decide(TX, True))
-    assert not of_kind(said, Op) and not of_kind(said, Operation)
+    assert not of_kind(said, TxOperation) and not of_kind(said, Operation)
     assert one.wanted_by(class_="q") == ["B1"]
 
 
@@ -557,8 +558,8 @@ def test_an_abort_discards_what_the_transaction_had() -> None:
     one.holds("D", "sub", P)
     before = one.tables()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 2, Q)))
-    one.hear("B1", Op(TX, 0, pub=publication()))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 2, Q)))
+    one.hear("B1", TxOperation(TX, 0, pub=publication()))
     said = one.hear("B1", Decide(TX, False, "aborted", "so"))
     assert not pubs(said, "D") and one.tables() == before
     one.hear("B3", Decided(TX))
@@ -573,7 +574,7 @@ def test_a_plain_publication_that_has_not_seen_it_is_routed_as_before_it() -> No
     one.hear("B1", Init(TX, 1))
     # The stream moves from D to A, at this broker and in one transaction.
     engine = one.broker.engines["d-tx"]
-    said = one.hear("B1", Op(TX, 7, pub=publication(), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 7, pub=publication(), tcm=True))
     frame = of_kind(said, Tcm, "@D")[0].frame
     one.operate(TX, usub("D", P), frame=frame, client="D")
     one.say("D", Finish(TX, frame))
@@ -655,7 +656,7 @@ def test_the_old_version_goes_when_nobody_can_need_it() -> None:
     one = leaf()
     one.hear("B1", Init(OTHER, 1))
     one.hear("B1", Init(TX, 2, (OTHER,)))  # Its snapshot is without OTHER.
-    one.hear("B1", Op(OTHER, 0, Operation(0, "sub", "F1", 1, Q)))
+    one.hear("B1", TxOperation(OTHER, 0, Operation(0, "sub", "F1", 1, Q)))
     one.hear("B1", Prepare(OTHER))
     one.hear("B1", Decide(OTHER, True))
     one.hear("B1", Forget(OTHER))
@@ -674,7 +675,7 @@ def test_what_cannot_be_done_here_dooms_it_at_its_coordinators_broker(engine: st
     one = leaf(engine)
     one.holds("D", "sub", P)
     one.hear("B1", Init(TX, 1))
-    said = one.hear("B1", Op(TX, 5, pub=publication(), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 5, pub=publication(), tcm=True))
     frame = of_kind(said, Tcm, "@D")[0].frame
     said = one.say("D", Finish(TX, frame, "I will not"))
     assert [
@@ -718,7 +719,7 @@ def test_a_deadline_ends_it_with_what_it_has_waited_for(engine: str) -> None:
 def committed(one: OneBroker, tx: tuple[str, int], operation: Operation) -> None:
     """Let another transaction, coordinated behind B1, be committed here with one operation."""
     one.hear("B1", Init(tx, 1))
-    one.hear("B1", Op(tx, 0, operation))
+    one.hear("B1", TxOperation(tx, 0, operation))
     one.hear("B1", Prepare(tx))
     one.hear("B1", Decide(tx, True))
 
@@ -726,5 +727,5 @@ def committed(one: OneBroker, tx: tuple[str, int], operation: Operation) -> None
 def _prepared(one: OneBroker, tx: tuple[str, int], age: int) -> None:
     """Let another transaction that subscribes to p be prepared here, with a yes."""
     one.hear("B1", Init(tx, age))
-    one.hear("B1", Op(tx, 0, Operation(0, "sub", "F1", 1, P)))
+    one.hear("B1", TxOperation(tx, 0, Operation(0, "sub", "F1", 1, P)))
     assert of_kind(one.hear("B1", Prepare(tx)), Vote) == [Vote(tx)]

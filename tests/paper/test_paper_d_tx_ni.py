@@ -14,8 +14,8 @@ from padres_tx.protocol.dynamic_messages import (
     Decided,
     Forget,
     Init,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
 )
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
@@ -41,7 +41,7 @@ def test_all_transactions_work_on_one_shared_state() -> None:
     assert one.wanted_by(class_="p") == ["@D"], "plain publications see it at once"
     tx, _ = one.begun("A")
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, pub=Pub("E1", 1, {"class": "p"})))
+    one.hear("B1", TxOperation(TX, 0, pub=Pub("E1", 1, {"class": "p"})))
     assert pubs(one.hear("B1", Decide(TX, True)), "D"), "and so do other transactions"
     assert one.broker.routing.is_plain and not one.broker.versions.open, "there are no versions"
     assert tx
@@ -70,7 +70,8 @@ def test_the_commit_waits_for_the_operations() -> None:
     one = leaf()
     tx, said = one.begun("D", adv("D", Q), commit=True)
     assert not of_kind(said, Decide)
-    assert of_kind(one.hear("B1", Acked(tx, of_kind(said, Op)[0].req)), Decide)[0].committed
+    req = of_kind(said, TxOperation)[0].req
+    assert of_kind(one.hear("B1", Acked(tx, req)), Decide)[0].committed
 
 
 def test_an_abort_takes_back_the_last_change_first() -> None:
@@ -113,7 +114,7 @@ def test_what_was_on_its_way_at_the_abort_is_taken_in_and_then_taken_back() -> N
     before = one.tables()
     one.hear("B1", Init(TX, 1))
     one.hear("B1", Decide(TX, False, "aborted", "so"))
-    one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 5, Q)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "adv", "E1", 5, Q)))
     assert one.tables() != before
     one.send("B1", Operation(3, "uadv", "E1", 5, Q, store=False, drop=(5,)))
     one.hear("B1", Forget(TX))
@@ -182,12 +183,12 @@ def test_what_neighbours_say_waits_behind_an_operation_that_waits() -> None:
     one, isolated = between()
     one.hear("B1", Init(TX, 1))
     wanted = Operation(0, "sub", "E1", 5, P)
-    assert one.hear("B1", Op(TX, 0, wanted)) == [], "it conflicts with what is prepared"
-    assert one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 6, Q))) == []
-    assert one.hear("B1", Op(TX, 0, pub=Pub("E1", 1, {"class": "p"}))) == []
+    assert one.hear("B1", TxOperation(TX, 0, wanted)) == [], "it conflicts with what is prepared"
+    assert one.hear("B1", TxOperation(TX, 0, Operation(0, "adv", "E1", 6, Q))) == []
+    assert one.hear("B1", TxOperation(TX, 0, pub=Pub("E1", 1, {"class": "p"}))) == []
     assert one.hear("B1", Decide(TX, True)) == []
     said = [message for to, message in lose(one, isolated) if to == "B3"]
-    adv_at = next(n for n, m in enumerate(said) if isinstance(m, Op) and m.operation)
+    adv_at = next(n for n, m in enumerate(said) if isinstance(m, TxOperation) and m.operation)
     assert isinstance(said[adv_at + 1], Decide), "passed on in the order in which it came"
     assert one.wanted_by(class_="p") == ["B1"]
     one.hear("B3", Decided(TX))
@@ -197,7 +198,7 @@ def test_what_neighbours_say_waits_behind_an_operation_that_waits() -> None:
 def test_an_abort_does_not_wait_behind_it() -> None:
     one, _ = between()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 5, P)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 5, P)))
     doom = AbortRequest(TX, "left", "E3 has left")
     assert to_whom(one.hear("B3", doom), AbortRequest) == ["B1"]
 
@@ -205,7 +206,7 @@ def test_an_abort_does_not_wait_behind_it() -> None:
 def test_who_says_nonsense_behind_it_loses_its_own_link() -> None:
     one, isolated = between()
     one.hear("B1", Init(TX, 1))
-    one.hear("B1", Op(TX, 0, Operation(0, "sub", "E1", 5, P)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "sub", "E1", 5, P)))
     one.hear("B3", Acked(TX, 99))
     lose(one, isolated)
     assert one.closed == ["B3"] and one.wanted_by(class_="p") == ["B1"]
@@ -215,8 +216,8 @@ def test_what_waits_of_a_neighbour_that_was_restarted_is_forgotten() -> None:
     """The D-TX is lost with it, so what came from B1 need not wait any more."""
     one, _ = between()
     one.hear("B1", Init(TX, 1))
-    one.hear("B3", Op(TX, 0, Operation(0, "sub", "E3", 5, P)))
-    one.hear("B1", Op(TX, 0, Operation(0, "adv", "E1", 5, Q)))
+    one.hear("B3", TxOperation(TX, 0, Operation(0, "sub", "E3", 5, P)))
+    one.hear("B1", TxOperation(TX, 0, Operation(0, "adv", "E1", 5, Q)))
     said = one.see(one.broker.link_reset("B3", 0.0))  # type: ignore[arg-type]
     assert "B1" in to_whom(said, AbortRequest)
     assert one.wanted_by(class_="p") == [] and "B1: E1 adv [class,eq,'q']" in one.tables()["srt"]

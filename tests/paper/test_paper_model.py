@@ -11,7 +11,7 @@ import pytest
 from overlay.errors import ProtocolError
 from overlay.messages import Done, Operation, Pub
 from padres_tx.client_messages import Abort, Begin, Commit, Ended, Finish, Operated, Step, Tcm
-from padres_tx.protocol.dynamic_messages import Acked, Init, Op
+from padres_tx.protocol.dynamic_messages import Acked, Init, TxOperation
 from padres_tx.protocol.static_state import Admitted, Complete, DecidePlan, Plan
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs, to_whom
 from tests.protocol.steps import adv, box, pub, sub, tcm, usub
@@ -140,7 +140,7 @@ def test_a_publication_is_routed_on_what_its_transaction_has_done_before(engine:
 def test_an_operation_counts_as_done_when_it_is_done_at_every_broker(engine: str) -> None:
     one = between_two(engine)
     tx, said = one.begun("E", adv("E", P))
-    asked = {to: op.req for to, op in said if isinstance(op, Op)}
+    asked = {to: op.req for to, op in said if isinstance(op, TxOperation)}
     assert sorted(asked) == ["B1", "B3"] and not of_kind(said, Operated)
     assert not of_kind(one.hear("B1", Acked(tx, asked["B1"])), Operated)
     assert of_kind(one.hear("B3", Acked(tx, asked["B3"])), Operated, "@E")
@@ -180,7 +180,7 @@ def test_the_coordinator_names_it_after_itself(engine: str) -> None:
 def test_the_coordinator_adds_operations_under_its_name(engine: str) -> None:
     one = between_two(engine)
     tx = one.begin("E")
-    ops = of_kind(one.operate(tx, adv("E", P)), Op)
+    ops = of_kind(one.operate(tx, adv("E", P)), TxOperation)
     assert {op.tx for op in ops} == {tx} and ops[0].operation.kind == "adv"
 
 
@@ -192,11 +192,11 @@ def test_who_has_received_a_tcm_adds_operations_under_the_same_name(engine: str)
     one.holds("D", "sub", P)
     tx = ("E2", 0, 7)
     one.hear("B1", Init(tx, 1))
-    said = one.hear("B1", Op(tx, 1, pub=Pub("E2", 8, {"class": "p"}), tcm=True))
+    said = one.hear("B1", TxOperation(tx, 1, pub=Pub("E2", 8, {"class": "p"}), tcm=True))
     told = of_kind(said, Tcm, "@D")[0]
     assert told.tx == tx and told.point == {"class": "p"}
     added = one.operate(tx, usub("D", P), frame=told.frame, client="D")
-    assert [(to, op.tx, op.operation.kind) for to, op in added if isinstance(op, Op)] == [
+    assert [(to, op.tx, op.operation.kind) for to, op in added if isinstance(op, TxOperation)] == [
         ("B1", tx, "usub")
     ]
 
@@ -219,8 +219,8 @@ def test_an_advertisement_attracts_a_buffered_subscription_inside_the_transactio
     one.holds("D", "sub", P)  # Nobody publishes p: it is buffered here.
     tx = ("E2", 0, 1)
     one.hear("B1", Init(tx, 1))
-    said = one.hear("B1", Op(tx, 5, Operation(0, "adv", "E2", 1, P)))
-    back = of_kind(said, Op, "B1")
+    said = one.hear("B1", TxOperation(tx, 5, Operation(0, "adv", "E2", 1, P)))
+    back = of_kind(said, TxOperation, "B1")
     assert [(op.tx, op.operation.kind, op.operation.client) for op in back] == [(tx, "sub", "D")]
 
 
@@ -232,8 +232,9 @@ def test_an_un_advertisement_sends_subscriptions_back_inside_the_transaction(eng
     one.holds("D", "sub", P)
     tx = ("E2", 0, 9)
     one.hear("B1", Init(tx, 1))
-    said = one.hear("B1", Op(tx, 5, Operation(0, "uadv", "E2", 2, P, store=False, drop=(1,))))
-    back = of_kind(said, Op, "B1")
+    uadv = Operation(0, "uadv", "E2", 2, P, store=False, drop=(1,))
+    said = one.hear("B1", TxOperation(tx, 5, uadv))
+    back = of_kind(said, TxOperation, "B1")
     assert [(op.tx, op.operation.kind, op.operation.client) for op in back] == [(tx, "usub", "D")]
 
 
@@ -257,7 +258,7 @@ def test_thread_what_is_sent_on_keeps_the_order(engine: str) -> None:
     _, said = one.begun("E", sub("E", Q), pub("E", class_="p", n=1), usub("E", Q))
     sent = [
         op.operation.kind if op.operation else "pub"
-        for op in of_kind(one.acknowledged(said), Op, "B3")
+        for op in of_kind(one.acknowledged(said), TxOperation, "B3")
     ]
     assert sent == ["sub", "pub", "usub"]
 
@@ -277,8 +278,8 @@ def test_trigger_an_advertisement_comes_before_what_it_attracts(engine: str) -> 
     one.holds("D", "sub", P)
     tx = ("E2", 0, 1)
     one.hear("B1", Init(tx, 1))
-    said = one.hear("B1", Op(tx, 5, Operation(0, "adv", "E2", 1, P)))
-    ops = [(to, op.operation.kind) for to, op in said if isinstance(op, Op)]
+    said = one.hear("B1", TxOperation(tx, 5, Operation(0, "adv", "E2", 1, P)))
+    ops = [(to, op.operation.kind) for to, op in said if isinstance(op, TxOperation)]
     assert ops == [("B3", "adv"), ("B1", "sub")]
 
 
@@ -305,12 +306,12 @@ def test_trigger_star_what_an_advertisement_triggers_comes_before_the_next_opera
     tx, said = one.begun("E", adv("E", P), pub("E", class_="p"))
     assert order(one) == ["adv E"]
     # The subscription that it has attracted comes first, and then the acknowledgement.
-    req = of_kind(said, Op, "B1")[0].req
-    one.hear("B1", Op(tx, 3, Operation(0, "sub", "D2", 1, P)))
+    req = of_kind(said, TxOperation, "B1")[0].req
+    one.hear("B1", TxOperation(tx, 3, Operation(0, "sub", "D2", 1, P)))
     assert order(one) == ["adv E", "sub D2"]
     said = one.hear("B1", Acked(tx, req))
     assert order(one) == ["adv E", "sub D2", "pub E"]
-    assert to_whom(said, Op) == ["B1"], "and so it finds its receiver"
+    assert to_whom(said, TxOperation) == ["B1"], "and so it finds its receiver"
 
 
 @pytest.mark.parametrize("engine", DYNAMIC)

@@ -134,7 +134,7 @@ class OneBroker:
 
     def hear(self, neighbour: str, message: Any) -> list[Said]:
         """A neighbour says something about a transaction; who acts there has joined there."""
-        operation = message.operation if isinstance(message, dynamic_messages.Op) else None
+        operation = message.operation if isinstance(message, dynamic_messages.TxOperation) else None
         if operation is not None:
             self._has_joined(neighbour, operation.client)
         return self.send(neighbour, engine_message(self.engine, self.codec.encode(message)))
@@ -216,7 +216,7 @@ class OneBroker:
             seen.append(one)
             message = one.message
             if (
-                isinstance(message, dynamic_messages.Op)
+                isinstance(message, dynamic_messages.TxOperation)
                 and message.req
                 and not is_client(Hop(one.to))
             ):

@@ -27,9 +27,9 @@ from padres_tx.client_messages import (
     Tcm,
     from_client,
 )
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol import static_state
-from padres_tx.protocol.dynamic_messages import Acked, Decide, Init, Op, Prepare, Vote
+from padres_tx.protocol.dynamic_messages import Acked, Decide, Init, Prepare, TxOperation, Vote
 from tests.protocol.one_broker import OneBroker, Said, of_kind, pubs
 from tests.protocol.steps import adv, box, pub, sub, tcm, uadv, usub
 
@@ -332,7 +332,7 @@ def test_half_of_a_message_and_one_with_other_types(engine: str) -> None:
 def test_a_client_that_speaks_as_a_broker(engine: str) -> None:
     one = alone(engine)
     tx = ("E", 0, 1)
-    messages = [Init(tx, 1), Op(tx, 1), Acked(tx, 1), Prepare(tx), Decide(tx, True)]
+    messages = [Init(tx, 1), TxOperation(tx, 1), Acked(tx, 1), Prepare(tx), Decide(tx, True)]
     if engine == "s-tx":
         messages = [
             static_state.Plan(tx, (), {}),

@@ -19,10 +19,10 @@ from overlay.hosts.simulator import Tape
 from overlay.messages import Hop, Operation
 from overlay.trace import Record
 from padres_tx.client_messages import Operated, Step, tx_text
-from padres_tx.engines.d_tx import DTx
-from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.d_tx.broker import DTx
+from padres_tx.engines.d_tx_ni.broker import DTxNI
 from padres_tx.protocol.dynamic import Dynamic
-from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, Op
+from padres_tx.protocol.dynamic_messages import AnyDynamicMessage, TxOperation
 from padres_tx.registry import broker_factories
 from proofs.checkers import check
 from proofs.faults.paper_rules import Overtaken
@@ -68,7 +68,7 @@ class Counting(DTx):
     requests: ClassVar[Counter[str]] = Counter()
 
     def send(self, hops: tuple[Hop, ...], message: AnyDynamicMessage) -> list[Effect]:
-        if isinstance(message, Op) and message.req:
+        if isinstance(message, TxOperation) and message.req:
             kind = "tcm" if message.operation is None else message.operation.kind
             self.requests[kind] += 1
         return super().send(hops, message)

@@ -33,8 +33,8 @@ from padres_tx.client_messages import (
     from_client,
     tx_text,
 )
-from padres_tx.engines.d_tx import DTx
-from padres_tx.engines.d_tx_ni import PRECEDENCE
+from padres_tx.engines.d_tx.broker import DTx
+from padres_tx.engines.d_tx_ni.broker import PRECEDENCE
 from padres_tx.protocol.dynamic import DynamicState
 from padres_tx.protocol.dynamic_messages import AbortRequest, Fence
 from padres_tx.protocol.validation.losses import (

@@ -18,7 +18,7 @@ from overlay.errors import ProtocolError
 from overlay.hosts.simulator import Tape
 from overlay.messages import BrokerName, Done, Leave, Operation, Pub
 from padres_tx.client_messages import DEPENDENCY_LIMIT, Abort, Applied, Ended, Step
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.protocol import planning
 from padres_tx.protocol.static_state import (
     Admitted,

@@ -18,7 +18,15 @@ from padres_tx.client.session import Notification
 from padres_tx.client_messages import Ended, Finish, Look, Operate, Tcm
 from padres_tx.errors import TooManyRequests, TransactionAborted, TransactionFinished
 from padres_tx.looks import LOOKS_LIMIT
-from padres_tx.protocol.dynamic_messages import AbortRequest, Acked, Decide, Init, Op, Prepare, Vote
+from padres_tx.protocol.dynamic_messages import (
+    AbortRequest,
+    Acked,
+    Decide,
+    Init,
+    Prepare,
+    TxOperation,
+    Vote,
+)
 from padres_tx.testing.inprocess import InProcessOverlay
 from tests.client.dispatching_clients import (
     DYNAMIC,
@@ -42,7 +50,7 @@ Q = box(class_="q")
 def asked(one: OneBroker) -> int:
     """TX, whose coordinator is behind B1, has called D; the frame."""
     one.hear("B1", Init(TX, 1))
-    told = one.hear("B1", Op(TX, 5, pub=publication(), tcm=True))
+    told = one.hear("B1", TxOperation(TX, 5, pub=publication(), tcm=True))
     frame: int = of_kind(told, Tcm, "@D")[0].frame
     return frame
 
@@ -78,15 +86,15 @@ def test_the_reason_names_what_has_changed_it() -> None:
     one = listening()
     one.hear("B1", Init(TX, 1))
     one.hear("B1", Init(OTHER, 2))
-    one.hear("B1", Op(OTHER, 0, Operation(0, "adv", "F1", 1, Q)))
+    one.hear("B1", TxOperation(OTHER, 0, Operation(0, "adv", "F1", 1, Q)))
     # OTHER lets D advertise q, outside TX's snapshot.
-    told = one.hear("B1", Op(OTHER, 7, pub=publication(), tcm=True))
+    told = one.hear("B1", TxOperation(OTHER, 7, pub=publication(), tcm=True))
     frame = of_kind(told, Tcm, "@D")[0].frame
     one.operate(OTHER, adv("D", Q), frame=frame, client="D")
     one.say("D", Finish(OTHER, frame))
     one.hear("B1", Prepare(OTHER))
     one.hear("B1", Decide(OTHER, True))
-    told = one.hear("B1", Op(TX, 5, pub=publication(2), tcm=True))
+    told = one.hear("B1", TxOperation(TX, 5, pub=publication(2), tcm=True))
     frame = of_kind(told, Tcm, "@D")[0].frame
     told = one.say("D", Look(TX, frame, "adv", True, point={"class": "q"}))
     assert dooms(told) == [
@@ -207,14 +215,14 @@ def test_what_was_changed_outside_the_snapshot_is_a_conflict(kind: str, since: s
     else:
         one.hear("B1", Init(TX, 1))
         one.hear("B1", Init(OTHER, 2))
-        told = one.hear("B1", Op(OTHER, 7, pub=publication(), tcm=True))
+        told = one.hear("B1", TxOperation(OTHER, 7, pub=publication(), tcm=True))
         frame = of_kind(told, Tcm, "@D")[0].frame
         one.operate(OTHER, first, frame=frame, client="D")
         one.say("D", Finish(OTHER, frame))
         one.hear("B1", Prepare(OTHER))
         if since == "committed":
             one.hear("B1", Decide(OTHER, True))
-        told = one.hear("B1", Op(TX, 5, pub=publication(2), tcm=True))
+        told = one.hear("B1", TxOperation(TX, 5, pub=publication(2), tcm=True))
         frame = of_kind(told, Tcm, "@D")[0].frame
     assert refused(one, frame, step, held=False) == ["conflict"]
 

@@ -21,8 +21,8 @@ from padres_tx.protocol.dynamic_messages import (
     Fence,
     Forget,
     Init,
-    Op,
     Prepare,
+    TxOperation,
     Vote,
 )
 from padres_tx.protocol.static_state import Admitted, DecidePlan, Plan
@@ -61,7 +61,7 @@ def called(engine: str) -> tuple[OneBroker, int, int]:
     """A tcm has come to D; with its frame, and the request that B1 waits for."""
     one = middle(engine)
     one.hear("B1", Init(TX, 1, (), LIMIT_S))
-    said = one.hear("B1", Op(TX, 9, pub=pub_of_e1(), tcm=True))
+    said = one.hear("B1", TxOperation(TX, 9, pub=pub_of_e1(), tcm=True))
     [told] = of_kind(said, Tcm)
     return one, told.frame, 9
 
@@ -148,7 +148,7 @@ def test_what_comes_late_from_the_coordinator_is_harmless(engine: str) -> None:
     one, _, _ = called(engine)
     one.ring(timer(engine))
     assert one.hear("B1", Prepare(TX)) == []
-    assert to_whom(one.hear("B1", Op(TX, 10, pub=pub_of_e1(), tcm=True)), Acked) == []
+    assert to_whom(one.hear("B1", TxOperation(TX, 10, pub=pub_of_e1(), tcm=True)), Acked) == []
     # It acknowledges the decision when all behind it have done so, as ever.
     assert one.hear("B1", Decide(TX, False, "deadline", "")) == []
     assert one.hear("B3", Decided(TX)) == [Said("B1", Decided(TX))]

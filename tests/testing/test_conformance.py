@@ -95,7 +95,7 @@ def test_a_hook_with_other_arguments_is_found(toys) -> None:
 
 ENGINE = """
 from padres_tx.engine_declaration import EngineDeclaration
-from padres_tx.engines.d_tx_ni import DTxNI
+from padres_tx.engines.d_tx_ni.broker import DTxNI
 
 
 class Toy(DTxNI):

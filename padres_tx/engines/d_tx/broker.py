@@ -58,7 +58,6 @@ from overlay.tables.footprints import Footprint, of_applied, of_plain, text
 from overlay.tables.routing import Outcome, Scope
 from overlay.tables.versions import Seen
 from padres_tx.client_messages import Look, TxID, tx_text
-from padres_tx.engine_declaration import ISOLATED, EngineDeclaration
 from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, Verdict
 from padres_tx.protocol.dynamic_messages import AbortRequest, Fence, Fenced
 from padres_tx.protocol.outcomes import REUSED
@@ -401,8 +400,3 @@ class DTx(Dynamic):
             for engine in self.broker.engines.values()
             for undecided in engine.undecided()
         )
-
-
-engine = EngineDeclaration(
-    broker=DTx, client="dynamic", promises=ISOLATED, versioned=True, ends_alone=True
-)

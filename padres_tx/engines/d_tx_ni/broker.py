@@ -46,12 +46,11 @@ from overlay.messages import Hop, Leave, Operation, is_client
 from overlay.stored import stored
 from overlay.tables.routing import Outcome, Scope
 from padres_tx.client_messages import TxID, tx_text
-from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
 from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
-from padres_tx.protocol.dynamic_messages import AbortRequest, Decide, Op
+from padres_tx.protocol.dynamic_messages import AbortRequest, Decide, TxOperation
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2
@@ -116,7 +115,7 @@ class DTxNI(Dynamic):
         tx = None if is_client(source) else self.txs.get(message.tx)
         if tx is None or not tx.behind or isinstance(message, AbortRequest | Ask):
             return super().take(source, message, now)
-        if isinstance(message, Op) and message.operation is not None:
+        if isinstance(message, TxOperation) and message.operation is not None:
             return super().take(source, message, now)  # The broker lets it wait, in its own place.
         tx.behind.append((source, message))
         return []
@@ -303,10 +302,6 @@ class DTxNI(Dynamic):
 def _owes(tx: DynamicState) -> bool:
     """Whether the neighbour towards the coordinator waits for an acknowledgement from here."""
     tasks = [*tx.tasks.under_way(), *(what for _, what in tx.behind if isinstance(what, OpTask))]
-    waiting = [what for hop, what in tx.behind if isinstance(what, Op) and hop == tx.upstream]
     return any(task.req and task.origin == tx.upstream for task in tasks) or any(
-        op.req for op in waiting
+        hop == tx.upstream and isinstance(what, TxOperation) and what.req for hop, what in tx.behind
     )
-
-
-engine = EngineDeclaration(broker=DTxNI, client="dynamic", promises=ATOMIC)

@@ -72,7 +72,6 @@ from padres_tx.client_messages import (
     parse_tx,
     tx_text,
 )
-from padres_tx.engine_declaration import ATOMIC, EngineDeclaration
 from padres_tx.protocol import inspection, static_state
 from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, shortened
 from padres_tx.protocol.plan_execution import PlanExecution
@@ -418,10 +417,3 @@ class STx(PlanExecution):
     def _stop_spreading(self, tx: StaticState) -> None:
         for operation in tx.operations.values():
             self._spreading.pop((operation.client, operation.seq), None)
-
-
-# No cycle is promised between transactions whose event spaces are disjoint; such transactions have
-# nothing in common that could make one, so that needs no promise.
-engine = EngineDeclaration(
-    broker=STx, client="static", promises=ATOMIC, replicated=True, ends_alone=True
-)

@@ -2,8 +2,8 @@
 
 A transaction that loses to another client's is begun again with the age of its first attempt, so
 that it is older than its rivals. After FENCE_AFTER losses it gets a fence, which is precedence over
-everything else (`padres_tx.engines.d_tx`). Both are granted by the edge broker's own count, not
-because a client says so: an age counts if this broker has given it to this client, and the last
+everything else (`padres_tx.engines.d_tx.broker`). Both are granted by the edge broker's own count,
+not because a client says so: an age counts if this broker has given it to this client, and the last
 attempt of that age has lost. Whatever else a client claims counts as a first attempt.
 
 A loss counts if it is known to whom, and that is another client: one that conflicts with its own

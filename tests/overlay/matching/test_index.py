@@ -31,7 +31,7 @@ from overlay.filters import (
     present,
 )
 from overlay.matching.index import Index, is_visible
-from overlay.matching.tree import LEAF_SIZE, IndexRecord, Node
+from overlay.matching.tree import LEAF_SIZE, IndexRecord, TreeNode
 from overlay.messages import Hop, Version
 
 
@@ -392,12 +392,12 @@ def test_a_table_of_thousands_grows_and_shrinks(seed: int) -> None:
     assert_as_new(index)
 
 
-def records_below(node: Node[Entry]) -> list[IndexRecord[Entry]]:
+def records_below(node: TreeNode[Entry]) -> list[IndexRecord[Entry]]:
     """All records of a node and below it, having checked how they are kept."""
     found = list(node.records)
     branches = node.branches
     if branches is not None:
-        children: list[Node[Entry]] = []
+        children: list[TreeNode[Entry]] = []
         for part in branches.parts.values():
             before = len(children)
             part.cross(present(), children)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from padres_tx.engines.s_tx import STx
+from padres_tx.engines.s_tx.broker import STx
 from padres_tx.java import NoJava
 from proofs.explore.scenarios import SCENARIOS
 from proofs.solvers import static_traces

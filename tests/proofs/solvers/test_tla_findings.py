@@ -9,7 +9,7 @@ import pytest
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
 from padres_tx.client_messages import Step
-from padres_tx.engines.d_tx import DTx
+from padres_tx.engines.d_tx.broker import DTx
 from padres_tx.protocol.dynamic import DynamicState, Verdict
 from proofs.checkers import check
 from proofs.faults.held_operation_bugs import CountsEveryYes
