@@ -60,7 +60,11 @@ def thaw(core: Broker, data: bytes, now: float = 0.0) -> list[Effect]:
     Raises SnapshotError if these are not the bytes of a snapshot of this broker that this program
     can read. The broker is of no use then.
     """
-    image = _decode(data)
+    with _without_garbage_collection():
+        return _fill(core, _decode(data), now)
+
+
+def _fill(core: Broker, image: Image, now: float) -> list[Effect]:
     there = _fixed(core)
     if (image.broker, image.neighbours) != (core.name, list(core.routing.neighbours)):
         raise SnapshotError(
@@ -74,20 +78,19 @@ def thaw(core: Broker, data: bytes, now: float = 0.0) -> list[Effect]:
             "such engine or service"
         )
     effects: list[Effect] = []
-    with _without_garbage_collection():
-        try:
-            fixed = [there[name] for name in image.fixed]
-            filters = read_filters(image.filters, image.intervals)
-            Reader(fixed, image.kinds, filters).fill(image.objects)
-            for name, state in image.services.items():
-                service = there[name]
-                if not isinstance(service, DurableService):
-                    raise SnapshotError(f"{name} cannot restore the snapshot that it has given")
-                effects += service.restore(Snapshot(*state), now)
-        except SnapshotError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise SnapshotError(f"the snapshot of {core.name} is damaged: {error!r}") from error
+    try:
+        fixed = [there[name] for name in image.fixed]
+        filters = read_filters(image.filters, image.intervals)
+        Reader(fixed, image.kinds, filters).fill(image.objects)
+        for name, state in image.services.items():
+            service = there[name]
+            if not isinstance(service, DurableService):
+                raise SnapshotError(f"{name} cannot restore the snapshot that it has given")
+            effects += service.restore(Snapshot(*state), now)
+    except SnapshotError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise SnapshotError(f"the snapshot of {core.name} is damaged: {error!r}") from error
     return effects
 
 
