@@ -86,11 +86,11 @@ class Taken(NamedTuple):
 @stored(
     "broker",
     fields=("routing", "reach", "lives", "jobs"),
-    parts=("waiting", "busy", "requests", "membership"),
-    derived=(
-        *("trace", "slice", "engines", "services", "_receivers"),
-        *("publications", "operations", "links"),
+    parts=(
+        *("publications", "waiting", "operations", "busy", "requests", "membership"),
+        "links",
     ),
+    derived=("trace", "slice", "engines", "services", "_receivers"),
 )
 class Broker(Recorder):
     """One broker of the tree.

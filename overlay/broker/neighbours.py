@@ -16,6 +16,7 @@ from overlay.effects import Effect, Send
 from overlay.errors import ProtocolError
 from overlay.matching.index import is_visible
 from overlay.messages import NAME_PATTERN, BrokerName, Hop, Join, Leave, Operation, Reachability
+from overlay.stored import stored
 from overlay.tables.space import Entry
 from overlay.trace import TraceKind
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 
+@stored("neighbour-links", fields=(), derived=("_broker",))
 class NeighbourLinks:
     """The part of a broker that follows its links to other brokers."""
 

@@ -23,6 +23,7 @@ from overlay.broker.waiting import answer
 from overlay.effects import Effect
 from overlay.errors import LimitReached, OperationError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, is_client
+from overlay.stored import stored
 from overlay.tables.routing import Scope
 from overlay.trace import TraceKind
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 
+@stored("operations", fields=(), derived=("_broker",))
 class Operations:
     """The part of a broker that carries operations out. It has no state of its own."""
 

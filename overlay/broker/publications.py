@@ -21,11 +21,13 @@ from overlay.filters import check_point, is_evidently_right
 from overlay.matching.index import View
 from overlay.messages import AnyMessage, Hop, Pub, PubRefused, is_client
 from overlay.notation import format_publication
+from overlay.stored import stored
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 
+@stored("publications", fields=(), derived=("_broker",))
 class Publications:
     """The part of a broker that routes publications. It has no state of its own."""
 
