@@ -31,6 +31,10 @@ from overlay.stored import stored
 from overlay.tables.reads import Read, Reads
 from overlay.tables.routing import Outcome, Routing
 
+#: Looks at subscriptions that may be near a plain (un-)advertisement; each becomes a read, and is
+#: compared with what transactions have written.
+NEAR_LIMIT = 200
+
 
 @stored("hull")
 class Hull:
@@ -81,6 +85,7 @@ class Footprint:
         "points",
         "prt",
         "srt",
+        "whole_srt",
         "wrote_adv",
         "wrote_sub",
     )
@@ -90,6 +95,8 @@ class Footprint:
         self._written = Hull()
         self.points = Reads()
         self.srt = Reads()
+        #: Whether it counts as having read all advertisements.
+        self.whole_srt = False
         self.prt = Reads()
         #: Clients' own words in a table ("sub" or "adv") around a filter or at a point.
         self.own: dict[tuple[str, str], Reads] = {}
@@ -153,6 +160,8 @@ class Footprint:
 
     def reads_what(self, other: Footprint) -> Filter | None:
         """A filter that the other writes and this one reads, if there is one."""
+        if self.whole_srt and other.wrote_adv:
+            return other.wrote_adv[0][1]
         if self._read.is_apart(other._written):
             return None
         for client, filter in other.wrote_sub:
@@ -188,12 +197,19 @@ class Footprint:
 def of_plain(
     routing: Routing, source: Hop, message: Operation | Leave, view: View | None
 ) -> Footprint:
-    """The footprint of a plain operation that is about to be carried out."""
+    """The footprint of a plain operation that is about to be carried out.
+
+    An (un-)advertisement near which there are very many subscriptions counts as having read all
+    advertisements, instead of those that overlap one of these: a broker does nothing else
+    meanwhile. So it may wait, or a transaction lose to it, that need not.
+    """
     footprint = Footprint()
     if isinstance(message, Operation):
         read: list[Filter] = []
         if message.kind in ("adv", "uadv"):
-            read = [entry.filter for entry in routing.prt.overlapping(message.filter, view)]
+            near = routing.prt.search([message.filter])
+            read = [entry.filter for entry in near.some(NEAR_LIMIT, view)]
+            footprint.whole_srt = not near.done
         footprint.operation(message, read)
         return footprint
     client = message.client

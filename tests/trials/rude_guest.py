@@ -118,20 +118,22 @@ def guest_client(name: str, port: int) -> RawClient:
 
 
 def boxes(size: int) -> list[Filter]:
-    """Filters of several kinds, most of which overlap some others."""
+    """Filters of several kinds, which name different attributes: all of two kinds overlap."""
     made = []
     for n in range(size):
-        match n % 5:
+        match n % 6:
             case 0:
                 made.append(Filter({"class": "rude", "x": n}))
             case 1:
                 made.append(Filter({"class": "rude", "x": (n, n + 40)}))
             case 2:
-                made.append(Filter({"class": "rude", "x": (n - 200, n)}))
+                made.append(Filter({"class": "rude", "y": n}))
             case 3:
                 made.append(Filter({"class": "rude", "x": (n, n + 3), "y": (0, n)}))
+            case 4:
+                made.append(Filter({"class": "rude", "z": (n, n + 9)}))
             case _:
-                made.append(Filter({"class": "rude", "x": (n, n + 9), "y": (n, None)}))
+                made.append(Filter({"class": "rude", "y": (n, None), "z": n}))
     return made
 
 

@@ -87,6 +87,21 @@ def test_a_second_advertisement_sends_no_subscription_again() -> None:
     assert overlay.world.sim.steps - before < SIZE
 
 
+def test_an_advertisement_near_very_many_subscriptions_beside_an_undecided_transaction() -> None:
+    """Whether it has to wait depends on all that it would read."""
+    overlay = LargeTables("sub")
+    world = overlay.world
+    world.join("Z", "B3")
+    overlay.hold("A", "adv", Filter({"class": "q"}))
+    world.sim.cut("B2", "B3", 1.0)
+    tx = world.begin("d-tx", "A", [Step("A", "pub", point={"class": "q"})])
+    world.sim.run(until=world.sim.now + 0.3)
+    world.plain("Z", "adv", P)
+    assert overlay.count() <= TURN_STEPS, overlay.turns.longest
+    assert world.committed(tx), world.ended[tx]
+    assert overlay.entries("Z")[2] == 1
+
+
 def of_kind(number: int) -> Filter:
     """Filters of kinds that name different attributes, so that all of two kinds overlap."""
     match number % 5:
