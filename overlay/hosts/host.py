@@ -73,6 +73,9 @@ from overlay.wire.link import ACK_DELAY_S, Opening
 #: more than come with one read, as a rule, and a quarter of the window.
 QUANTUM = 1024
 
+#: What it costs to give up a client that did not come back: two log lines, above all.
+GIVE_UP_UNITS = 4
+
 #: How often links are looked at for silence; well under HEARTBEAT_S.
 TICK_S = 1.0
 
@@ -128,6 +131,8 @@ class Host:
         #: going: in each round it is told of some. A dict, since one that comes back may not wait
         #: for all the others.
         self._departed: dict[ClientName, Client] = {}
+        #: Clients whose time to come back is over, in its order: many can vanish at once.
+        self._overdue: dict[Client, None] = {}
         self._timers: dict[str, Timer] = {}
         self._unacknowledged: dict[Peer, None] = {}
         #: Bytes that wait for clients, in all.
@@ -313,9 +318,11 @@ class Host:
         peer.wire = wire
         if isinstance(peer, Neighbour):
             peer.calling = None
-        elif isinstance(peer, Client) and peer.grace is not None:
-            peer.grace.cancel()
-            peer.grace = None
+        elif isinstance(peer, Client):
+            self._overdue.pop(peer, None)
+            if peer.grace is not None:
+                peer.grace.cancel()
+                peer.grace = None
         if not dialled:
             secret = self.settings.secret if isinstance(peer, Neighbour) else ""
             wire.write(pack(peer.link.hello("broker", self.name, secret)))
@@ -410,9 +417,15 @@ class Host:
 
     def _grace_over(self, client: Client) -> None:
         client.grace = None
+        self._overdue[client] = None
+        self._end_turn(self.now())
+
+    def _give_up(self, client: Client) -> None:
+        """A client did not come back in time."""
+        del self._overdue[client]
+        self._rounds.use(None, GIVE_UP_UNITS)
         self._log.info("client did not come back", client=client.name)
         self._end_link(client)
-        self._end_turn(self.now())
 
     def expel(self, peer: Peer, error: OverlayError) -> None:
         """Close on a peer that broke the rules; for a client it is the end, a neighbour may come
@@ -477,6 +490,7 @@ class Host:
         self._unacknowledged.pop(peer, None)
         peer.link.drop_inbox()
         if isinstance(peer, Client):
+            self._overdue.pop(peer, None)
             if peer.grace is not None:
                 peer.grace.cancel()
                 peer.grace = None
@@ -630,6 +644,9 @@ class Host:
             if self._departed:
                 client = self._departed.pop(next(iter(self._departed)))
                 self._submit(Left(client.name, client.link.incarnation))
+                continue
+            if self._overdue:
+                self._give_up(next(iter(self._overdue)))
                 continue
             for hop in self._core.take_freed() if self._busy else ():
                 if hop in self._busy:

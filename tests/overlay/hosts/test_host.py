@@ -308,6 +308,8 @@ def test_clients_that_vanish_at_once_leave_over_several_rounds() -> None:
     setting.round()
     gone = before - len(setting.core.routing.crt)
     assert 0 < gone <= ROUND_UNITS / MESSAGE_UNITS + 1
+    # Nor are the links of all ended at once: each writes two lines to the log.
+    assert 0 < 200 - len(setting.host.status()["clients"]) <= ROUND_UNITS / MESSAGE_UNITS + 1
     # One of them that comes back need not wait for the others.
     setting.connect("client", "c199")
     setting.say("c199", Join(1, "c199", ""))
