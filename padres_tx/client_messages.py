@@ -218,14 +218,14 @@ class Effective(NamedTuple):
 class Ended(TransactionMessage, frozen=True, array_like=True, gc=False, tag=23):
     """The decision. `code` says why it was aborted: "conflict" is worth another attempt.
 
-    `words` are this client's routing operations that have become effective.
+    `effective` are this client's routing operations that have become effective.
     """
 
     tx: TxID
     committed: bool
     code: str = ""
     reason: str = ""
-    words: tuple[Effective, ...] = ()
+    effective: tuple[Effective, ...] = ()
 
 
 class Applied(TransactionMessage, frozen=True, array_like=True, gc=False, tag=24):

@@ -57,15 +57,15 @@ class Engine(Service):
         """
         return False
 
-    def insists(self, operation: Operation) -> Collection[Hop]:
-        """The neighbours whose answers the operation needs in any case.
+    def requires_answers(self, operation: Operation) -> Collection[Hop]:
+        """The neighbours whose answers are required before the operation counts as done.
 
         Asked when an operation is carried out. It counts as done without a neighbour that is
         unreachable, unless an engine names that neighbour. By default none.
         """
         return ()
 
-    def keeps(self, neighbour: Hop) -> bool:
+    def awaits_answers(self, neighbour: Hop) -> bool:
         """Whether requests sent to a neighbour before it became unreachable still count.
 
         Asked when a neighbour becomes unreachable, and again whenever `Broker.release` is called.
@@ -75,7 +75,9 @@ class Engine(Service):
 
     # --- what the broker reports ---
 
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+    def operation_applied(
+        self, source: Hop, message: Operation | Leave, outcome: Outcome | None
+    ) -> None:
         """An operation on the shared tables that does not belong to this engine is carried out.
 
         Called for a plain operation when the tables have changed, with the outcome; for a client

@@ -239,7 +239,7 @@ class Membership:
         done the same."""
         broker = self._broker
         for engine in broker.engines.values():
-            engine.passed(source, leave, None)
+            engine.operation_applied(source, leave, None)
         view = broker.versions.view()
         outcome = broker.routing.forget(ClientName(leave.client), view, limit=broker.slice)
         triggered = outcome.triggered

@@ -108,7 +108,7 @@ class Operations:
         task.operation = operation
         outcome = broker.routing.apply(task.origin, operation, Scope(view), limit=broker.slice)
         for engine in broker.engines.values():
-            engine.passed(task.origin, operation, outcome)
+            engine.operation_applied(task.origin, operation, outcome)
         effects: list[Effect] = []
         if broker.trace:
             whose = task.engine if tx else ""
@@ -127,10 +127,11 @@ class Operations:
     def ask(
         self, task: Task, operation: Operation, sent: Iterable[tuple[Hop, Operation]]
     ) -> list[Effect]:
-        """Send neighbours their parts of an operation, and insist on the answers that an engine
-        needs."""
+        """Send neighbours their parts of an operation; an engine may require their answers."""
         broker = self._broker
-        needed = {hop for engine in broker.engines.values() for hop in engine.insists(operation)}
+        needed = {
+            hop for engine in broker.engines.values() for hop in engine.requires_answers(operation)
+        }
         return [
-            broker.requests.ask(task, hop, message, insist=hop in needed) for hop, message in sent
+            broker.requests.ask(task, hop, message, required=hop in needed) for hop, message in sent
         ]

@@ -50,11 +50,11 @@ class PlainRequests:
     # --- asking and answering ---
 
     def ask(
-        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, required: bool = False
     ) -> Effect:
         """Send a neighbour its part of a task; the task waits for the answer, unless the neighbour
-        cannot be reached and the task does not insist."""
-        req = self.tasks.ask(task, hop, insist=insist)
+        cannot be reached and the answer is not required."""
+        req = self.tasks.ask(task, hop, required=required)
         if task.waiting:
             self.begin(task)
         return Send((hop,), msgspec.structs.replace(message, req=req))
@@ -159,7 +159,7 @@ class PlainRequests:
         needs their answers."""
         broker, effects = self._broker, list[Effect]()
         for hop in list(self._lost):
-            if not any(engine.keeps(hop) for engine in broker.engines.values()):
+            if not any(engine.awaits_answers(hop) for engine in broker.engines.values()):
                 del self._lost[hop]
                 for task in self.tasks.give_up(hop):
                     effects += self.finished(task, now)

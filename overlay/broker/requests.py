@@ -57,14 +57,14 @@ class Tasks(Generic[T]):
     def __len__(self) -> int:
         return len(self._asked)
 
-    def ask(self, task: T, hop: Hop, *, insist: bool = False) -> int:
+    def ask(self, task: T, hop: Hop, *, required: bool = False) -> int:
         """The number of a new request to a neighbour, for which the task now waits, unless the
-        neighbour is absent; with `insist` even so."""
+        neighbour is absent; with `required` even so."""
         self._last += 1
-        if hop in self._absent and not insist:
+        if hop in self._absent and not required:
             self._be_late(hop, self._last)
         else:
-            self._asked[self._last] = (hop, task, insist)
+            self._asked[self._last] = (hop, task, required)
             task.waiting += 1
         return self._last
 

@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from overlay.filters import Filter
 
 
-class Word(Protocol):
+class NumberedFilter(Protocol):
     """One operation that a client holds: its number, its box, and whether it says yes."""
 
     @property
@@ -30,8 +30,8 @@ class Word(Protocol):
     def positive(self) -> bool: ...
 
 
-W = TypeVar("W", bound=Word)
-W_co = TypeVar("W_co", bound=Word, covariant=True)
+W = TypeVar("W", bound=NumberedFilter)
+W_co = TypeVar("W_co", bound=NumberedFilter, covariant=True)
 
 
 class Settled(NamedTuple):
@@ -87,7 +87,7 @@ def settle(held: Around[W], filter: Filter, positive: bool) -> Settled:
     return Settled(store, tuple(sorted([*gone, *empty])))
 
 
-def reaches(yes: Word, filter: Filter, holes: Iterable[Word]) -> bool:
+def reaches(yes: NumberedFilter, filter: Filter, holes: Iterable[NumberedFilter]) -> bool:
     """Whether a yes still holds some part of a filter, with one client's holes around.
 
     Conservative: several holes that only together fill the common part are not added up. That can

@@ -57,7 +57,8 @@ class Outcome(NamedTuple):
 class Scope(NamedTuple):
     """As whom one looks at the tables and changes them.
 
-    A plain operation sees what is committed and changes the tables for everybody (`version` None).
+    A plain operation sees what is committed and changes the tables for all traffic (`version`
+    None).
     A transaction sees its snapshot and itself, and its changes are marked with its version.
     """
 
@@ -231,7 +232,7 @@ class Routing:
             return Outcome(self._apply_subscription(source, operation, scope), [], [])
         space = self.space(operation.kind, source)
         dropped = self._dropped(space, source, operation, scope)
-        # What a later word of its client covers decides nothing: it goes, and nothing changes.
+        # What a later operation of its client covers decides nothing: it goes, and nothing changes.
         decides = operation.store or (
             operation.seq not in operation.drop
             and space.get(operation.client, operation.seq, scope.view) is not None
@@ -463,8 +464,8 @@ class Routing:
     def discard(self, version: Version, limit: int | None = None) -> bool:
         """Undo what a version has marked: it was aborted.
 
-        With a limit only so many marks; returns whether there are more. Until they are gone nobody
-        sees them, since nobody sees the version.
+        With a limit only so many marks; returns whether there are more. Until they are gone they
+        have no effect, since no view includes the version.
         """
         for space, entry in self._some_marked(version, limit):
             if entry not in space:
@@ -475,7 +476,7 @@ class Routing:
                 space.unmark_removed(entry, version)
         return version in self._marked
 
-    def fold(self, version: Version, limit: int | None = None) -> bool:
+    def make_permanent(self, version: Version, limit: int | None = None) -> bool:
         """Let what a committed version has marked be simply so: nobody needs the state before.
 
         With a limit only so many marks; returns whether there are more. Until they are gone the
@@ -500,8 +501,8 @@ class Routing:
     def retire(self, version: Version, limit: int | None = None) -> bool:
         """Make a committed version's changes permanent, but for snapshots without it.
 
-        Nobody else needs the state before; `fold` follows when these do not either. With a limit
-        only so many marks; returns whether there are more.
+        Only those need the state before; `make_permanent` follows when they do not either. With a
+        limit only so many marks; returns whether there are more.
         """
         for space, entry in self._some_marked(version, limit):
             if entry in space:

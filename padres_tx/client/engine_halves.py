@@ -123,7 +123,7 @@ class BrokerDecidedHalf(ClientHalf):
         if tx is None:
             # Another client's: only its publications came, or it acted on this client's behalf.
             tx = self.transactions.join(self, ended.tx)
-        changes = [HoldingChange(*effective) for effective in ended.words]
+        changes = [HoldingChange(*effective) for effective in ended.effective]
         return self.transactions.end(tx, ended.committed, ended.code, ended.reason, changes)
 
     def send(self, message: client_messages.FromClient) -> SendMessage:

@@ -33,10 +33,10 @@ class Conflict(OperationError):
 
 
 @stored(
-    "client-words",
+    "planned-entries",
     fields=("_broker", "_hop", "_client", "_planned", "_gone", "_looks"),
 )
-class ClientWords:
+class PlannedEntries:
     """What one client holds, with the steps of a plan that come before."""
 
     def __init__(self, broker: Broker, hop: Hop) -> None:
@@ -48,7 +48,7 @@ class ClientWords:
         self._gone: dict[str, set[int]] = {"sub": set(), "adv": set()}
         self._looks = LookBudget()
 
-    def say(self, step: Step) -> Undo:
+    def add(self, step: Step) -> Undo:
         """The operation that a step comes to. Raises NotHeld."""
         assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
         table = "sub" if step.kind in ("sub", "usub") else "adv"

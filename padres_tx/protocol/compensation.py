@@ -40,8 +40,8 @@ class Undo(NamedTuple):
         )
 
 
-@stored("reserved-word")
-class ReservedWord(Entry):
+@stored("reserved-filter")
+class ReservedFilter(Entry):
     """A part of a client's words that an undecided transaction uses."""
 
     __slots__ = ("tx",)
@@ -52,15 +52,15 @@ class ReservedWord(Entry):
         self.filter = filter
 
 
-@stored("reservations", fields=("_undos", "_words", "_used", "_count"))
+@stored("reservations", fields=("_undos", "_reserved", "_used", "_count"))
 class Reservations:
     """What undecided transactions have done for clients of this broker, found by its filters."""
 
     def __init__(self) -> None:
         self._undos: dict[TxID, list[Undo]] = {}
         #: By client and table: each filter that a transaction uses.
-        self._words: dict[tuple[Hop, str], Index[ReservedWord]] = {}
-        self._used: dict[TxID, dict[tuple[Hop, str], list[ReservedWord]]] = {}
+        self._reserved: dict[tuple[Hop, str], Index[ReservedFilter]] = {}
+        self._used: dict[TxID, dict[tuple[Hop, str], list[ReservedFilter]]] = {}
         #: How many operations there are for each client.
         self._count: dict[Hop, int] = {}
 
@@ -69,12 +69,12 @@ class Reservations:
         self._undos.setdefault(tx, []).append(undo)
         self._count[undo.source] = self._count.get(undo.source, 0) + 1
         key = undo.source, _table(undo.operation)
-        index = self._words.setdefault(key, Index())
+        index = self._reserved.setdefault(key, Index())
         used = self._used.setdefault(tx, {}).setdefault(key, [])
         for filter in (undo.operation.filter, *(entry.filter for entry in undo.dropped)):
-            word = ReservedWord(undo.operation, undo.source, tx, filter)
-            index.insert(word)
-            used.append(word)
+            reserved = ReservedFilter(undo.operation, undo.source, tx, filter)
+            index.insert(reserved)
+            used.append(reserved)
 
     def __iter__(self) -> Iterator[TxID]:
         """The transactions that use something."""
@@ -91,22 +91,22 @@ class Reservations:
             self._count[undo.source] -= 1
             if not self._count[undo.source]:
                 del self._count[undo.source]
-        for key, words in self._used.pop(tx, {}).items():
-            index = self._words[key]
-            if len(index) == len(words):
-                del self._words[key]  # Mostly nobody else uses anything there.
+        for key, filters in self._used.pop(tx, {}).items():
+            index = self._reserved[key]
+            if len(index) == len(filters):
+                del self._reserved[key]  # Mostly nobody else uses anything there.
                 continue
-            for word in words:
-                index.remove(word)
+            for reserved in filters:
+                index.remove(reserved)
         return undos
 
     def by_others(self, tx: TxID, operation: Operation) -> TxID | None:
         """Another transaction that uses the same words of the operation's client."""
         key = client_hop(operation.client), _table(operation)
-        index, own = self._words.get(key, ()), self._used.get(tx, {}).get(key, ())
+        index, own = self._reserved.get(key, ()), self._used.get(tx, {}).get(key, ())
         if len(index) == len(own):
             return None
-        return next((word.tx for word in self._near(operation) if word.tx != tx), None)
+        return next((reserved.tx for reserved in self._near(operation) if reserved.tx != tx), None)
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         """Whether a client's operation, or its leaving, touches words that are reserved."""
@@ -114,8 +114,8 @@ class Reservations:
             return source in self._count
         return source in self._count and bool(self._near(message))
 
-    def _near(self, operation: Operation) -> list[ReservedWord]:
-        index = self._words.get((client_hop(operation.client), _table(operation)))
+    def _near(self, operation: Operation) -> list[ReservedFilter]:
+        index = self._reserved.get((client_hop(operation.client), _table(operation)))
         return index.overlapping(operation.filter) if index is not None else []
 
 

@@ -206,7 +206,7 @@ class Dynamic(DynamicOperations):
         )
 
     def describe(self, tx: DynamicState, now: float) -> dict[str, Any]:
-        clients = [hop[1:] for hop in tx.words]
+        clients = [hop[1:] for hop in tx.effective]
         return inspection.description(
             tx, engine=self.name, waits_for=self.waits_for(tx), clients=clients, now=now
         )
@@ -247,7 +247,7 @@ class Dynamic(DynamicOperations):
         tx.standing = standing or LossRecord()
         tx.deadline_at = now + begin.deadline_s
         tx.frames[source, 0] = Frame(tx, source, 0)
-        tx.words[source] = []
+        tx.effective[source] = []
         started = self.start(tx, now)
         deadline_s = min(begin.deadline_s, FENCE_LIMIT_S) if tx.fenced else begin.deadline_s
         return [

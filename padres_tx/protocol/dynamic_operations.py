@@ -67,7 +67,7 @@ TOO_LARGE = f"a transaction may have at most {OPERATION_LIMIT} operations at one
 
 #: Bytes of the words that clients of one broker may say in a transaction: each client is told all
 #: of its own at the end, in one frame.
-WORDS_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
+EFFECTIVE_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
 
 #: What it takes to carry out an operation of a frame, as units of work: to admit it, to reserve its
 #: words, to change the tables and the footprint, and to tell the client and the neighbours.
@@ -181,7 +181,7 @@ class DynamicOperations(TwoPhaseCommit):
 
     def _abort(self, source: Hop, abort: Abort, now: float) -> list[Effect]:
         tx = self.txs.get(abort.tx)
-        if tx is None or source not in tx.words:
+        if tx is None or source not in tx.effective:
             return [self.tell(source, self._stranger(source, abort, tx, now))]
         return self.request_abort(tx, "aborted", abort.reason or f"{source[1:]} aborted it", now)
 
@@ -202,7 +202,7 @@ class DynamicOperations(TwoPhaseCommit):
         ended = self.outcome(tx_id, now)
         if ended is not None and tx_id[0] == source[1:] and isinstance(message, Commit | Abort):
             return Ended(tx_id, ended.committed, ended.code, ended.reason)
-        if tx is not None and source in tx.words:
+        if tx is not None and source in tx.effective:
             return Ended(tx_id, tx.status == "committed", "finished", f"{name} is {tx.status}")
         return Ended(tx_id, False, "unknown", f"there is no transaction {name}")
 
@@ -262,9 +262,9 @@ class DynamicOperations(TwoPhaseCommit):
             refusal = self._refusal(tx, frame, operate, error)
             return self.request_abort(tx, refusal.code, refusal.reason, now, to=refusal.to)
         told = Effective(step.kind, step.filter, operation.seq, operate.number, step.events)
-        tx.words_bytes += len(codec.encode(told))
-        if tx.words_bytes > WORDS_LIMIT_BYTES:
-            reason = f"the filters of its operations take more than {WORDS_LIMIT_BYTES} bytes"
+        tx.effective_bytes += len(codec.encode(told))
+        if tx.effective_bytes > EFFECTIVE_LIMIT_BYTES:
+            reason = f"the filters of its operations take more than {EFFECTIVE_LIMIT_BYTES} bytes"
             return self.request_abort(tx, "refused", reason, now)
         return self.apply(tx, frame.hop, operation, task, now)
 
@@ -338,9 +338,9 @@ class DynamicOperations(TwoPhaseCommit):
         self.applied(tx, source, operation, outcome)
         if frame:
             # Only here its number is certain: an engine may have let the operation wait.
-            words = tx.words.setdefault(frame.hop, [])
+            effective = tx.effective.setdefault(frame.hop, [])
             kind, filter, number = operation.kind, operation.filter, operation.seq
-            words.append(Effective(kind, filter, number, task.number, operation.events))
+            effective.append(Effective(kind, filter, number, task.number, operation.events))
         effects: list[Effect] = []
         if self.broker.trace:
             record = self.broker.record_change(
@@ -418,7 +418,7 @@ class DynamicOperations(TwoPhaseCommit):
                 reason = f"{hop[1:]}, which the tcm is for, has left"
                 effects += self.request_abort(tx, code, reason, now, to=hop[1:])
             elif tcm:
-                tx.words.setdefault(hop, [])
+                tx.effective.setdefault(hop, [])
                 frame = tx.tasks.ask(task, hop)
                 trigger = name_text(pub.client, pub.life, pub.seq)
                 tx.frames[hop, frame] = Frame(tx, hop, frame, trigger)

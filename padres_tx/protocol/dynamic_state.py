@@ -108,7 +108,8 @@ class OpTask:
         *("id", "age", "upstream", "began_at", "deadline_at", "status", "awaited", "verdict"),
         *("voted", "abort_requested", "standing", "fenced", "ended", "forgotten", "orphan"),
         *("gave_up", "in_doubt", "alone", "owes", "footprint", "operations", "frames", "tasks"),
-        *("behind", "undoing", "back", "changes", "deliveries", "kept", "words", "words_bytes"),
+        *("behind", "undoing", "back", "changes", "deliveries", "kept"),
+        *("effective", "effective_bytes"),
     ),
 )
 class DynamicState:
@@ -164,14 +165,14 @@ class DynamicState:
         #: How many of them there are for each client, and their bytes.
         self.kept: dict[Hop, tuple[int, int]] = {}
         #: What clients of this broker have said in it, by client; also those that only received.
-        self.words: dict[Hop, list[Effective]] = {}
-        self.words_bytes = 0
+        self.effective: dict[Hop, list[Effective]] = {}
+        self.effective_bytes = 0
 
     def clear(self) -> None:
         """Drop what nobody asks for after the decision: while a broker is away, transactions are
         kept that it has not heard the end of."""
         self.deliveries, self.kept, self.changes = [], {}, []
-        self.words = {hop: [] for hop in self.words}
+        self.effective = {hop: [] for hop in self.effective}
 
     @property
     def at_edge(self) -> bool:

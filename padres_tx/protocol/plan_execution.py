@@ -114,7 +114,7 @@ class PlanExecution(Planning):
         footprint = Outcome([], [], [])
         for engine in self.broker.engines.values():
             if engine is not self:
-                engine.passed(source, operation, footprint)
+                engine.operation_applied(source, operation, footprint)
         sent = self.routing.apply_here(operation, tx.span, view)
         effects: list[Effect] = []
         if self.broker.trace:
@@ -266,7 +266,7 @@ class PlanExecution(Planning):
                 effective = Effective(done.kind, done.filter, done.seq, number, done.events)
                 words[done.client].append(effective)
         for client, said in words.items():
-            ended = Ended(tx.id, True, words=tuple(said))
+            ended = Ended(tx.id, True, effective=tuple(said))
             effects.append(self._tell(client_hop(client), ended))
         return effects
 

@@ -34,7 +34,7 @@ from padres_tx.client_messages import (
     tx_text,
 )
 from padres_tx.protocol import static_state
-from padres_tx.protocol.admission import ClientWords, Conflict, in_order
+from padres_tx.protocol.admission import Conflict, PlannedEntries, in_order
 from padres_tx.protocol.broker_messages import shortened
 from padres_tx.protocol.compensation import Reservations, Undo, reserved_by_others
 from padres_tx.protocol.outcomes import REUSED
@@ -165,7 +165,7 @@ class Planning(OutcomeEngine[StaticState]):
         effects: list[Effect] = []
         if not tx.order:
             effects += self._have_read(tx, now)
-        if tx.words is None or not tx.open:
+        if tx.planned is None or not tx.open:
             return Worked(effects, units)
         if units >= self.broker.slice:
             return Worked(effects, units, True)
@@ -278,7 +278,7 @@ class Planning(OutcomeEngine[StaticState]):
         name = self.broker.name
         here = [client for client, edge in tx.edges.items() if edge == name]
         if here:
-            tx.words = {c: ClientWords(self.broker, client_hop(c)) for c in here}
+            tx.planned = {c: PlannedEntries(self.broker, client_hop(c)) for c in here}
             self._admitting[tx.id] = tx
         return effects
 
@@ -290,7 +290,7 @@ class Planning(OutcomeEngine[StaticState]):
         return self._admitted(Hop(""), answer, now)
 
     def _stop_admitting(self, tx: StaticState) -> None:
-        tx.words = None
+        tx.planned = None
         self._admitting.pop(tx.id, None)
 
     def _admit(self, tx: StaticState, units: int, now: float) -> Worked:
@@ -324,26 +324,26 @@ class Planning(OutcomeEngine[StaticState]):
         Raises OperationError or FilterError.
         """
         step, units = tx.steps[at], ADMISSION_UNITS
-        assert tx.words is not None
-        words = tx.words.get(step.client)
-        before = words.looked_at if words is not None else 0
-        if words is not None:
+        assert tx.planned is not None
+        planned = tx.planned.get(step.client)
+        before = planned.looked_at if planned is not None else 0
+        if planned is not None:
             if step.kind not in ("pub", "tcm"):
-                undo = words.say(step)
+                undo = planned.add(step)
                 self._check_free(tx, undo)
                 self.reserved.add(tx.id, undo)
                 tx.own_footprint.operation(undo.operation)
                 operations[at] = undo.operation
                 units += self.broker.count_waiting(undo.source) // WAITING_PER_UNIT
             else:
-                words.check_publication(step)
+                planned.check_publication(step)
                 numbers[at] = self._numbered(tx, step)
         for receiver in step.receivers:
-            if receiver in tx.words:
-                tx.words[receiver].check_hears(step)
+            if receiver in tx.planned:
+                tx.planned[receiver].check_hears(step)
                 units += 1
-        if words is not None:
-            units += words.looked_at - before
+        if planned is not None:
+            units += planned.looked_at - before
         return units
 
     def _numbered(self, tx: StaticState, step: Step) -> tuple[int, int]:

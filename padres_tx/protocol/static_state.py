@@ -18,7 +18,7 @@ from overlay.stored import stored, stored_value
 from overlay.tables.footprints import Footprint
 from overlay.wire.codec import StructCodec
 from padres_tx.client_messages import FromClient, Step, Submit, TransactionMessage, TxID
-from padres_tx.protocol.admission import ClientWords
+from padres_tx.protocol.admission import PlannedEntries
 from padres_tx.protocol.broker_messages import Answer, Ask, BrokerMessage, CodeText, ReasonText
 from padres_tx.protocol.outcomes import EndedTx
 
@@ -141,7 +141,7 @@ class Preparation:
     fields=(
         *("id", "deadline_s", "unread", "steps", "attributes", "edges", "long", "lost"),
         *("upstream", "began_at", "status", "span", "unanswered", "towards", "operations"),
-        *("numbers", "entries", "footprint", "own_footprint", "order", "words", "admitted"),
+        *("numbers", "entries", "footprint", "own_footprint", "order", "planned", "admitted"),
         *("handled", "started", "_waits_for", "_waiting", "_ready", "queued", "running"),
         *("kept", "awaited", "outside", "acknowledged", "ended", "alone"),
     ),
@@ -191,7 +191,7 @@ class StaticState:
         self.order: list[int] = []
         #: While this broker works out what its clients' steps change: what they hold, and how many
         #: steps have been looked at.
-        self.words: dict[str, ClientWords] | None = None
+        self.planned: dict[str, PlannedEntries] | None = None
         self.admitted = 0
         #: Steps that have been carried out here, and those under way.
         self.handled: set[int] = set()

@@ -327,7 +327,7 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
             began_at=tx.began_at,
             now=now,
             edge=tx.at_edge,
-            clients=[hop[1:] for hop in tx.words],
+            clients=[hop[1:] for hop in tx.effective],
             alone=tx.alone,
         )
         tx.status = "committed" if decide.committed else "aborted"
@@ -345,8 +345,8 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
             effects += self.broker.routes_changed(tx.changes, now)
         if decide.committed:
             effects += self._deliver(tx, now)
-        for hop, words in tx.words.items():
-            effective = tuple(words) if decide.committed else ()
+        for hop, changes in tx.effective.items():
+            effective = tuple(changes) if decide.committed else ()
             ended = Ended(tx.id, decide.committed, decide.code, decide.reason, effective)
             effects.append(self.tell(hop, ended))
         tx.clear()
@@ -401,7 +401,7 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
             self.ended.keep(tx.ended, now)
         effects = [*self.send(self.others(tx), forget), *self._trace("end", tx, now)]
         if tx.status == "committed":
-            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.words]
+            effects += [self.tell(hop, Drained(tx.id)) for hop in tx.effective]
         return effects + self.forgotten(tx, now)
 
     # --- a side that is cut off from the coordinator's edge broker ---
@@ -427,7 +427,7 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
                 return []
             tx.in_doubt = True
             told = InDoubt(tx.id, self._decider(tx), self.doubt(tx))
-            return [self.tell(hop, told) for hop in tx.words]
+            return [self.tell(hop, told) for hop in tx.effective]
         reason = shortened(f"not decided by its deadline: {self.decision_path(tx)}")
         effects: list[Effect] = []
         if not tx.abort_requested:

@@ -6,6 +6,7 @@ occur in every run have texts of their own.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -172,7 +173,7 @@ def message_text(message: Any) -> str:
             return f"refused: {code}" if code else "done"
         case Step():
             return _step(message)
-    parts = [type(message).__name__.lower()]
+    parts = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(message).__name__).lower()]
     fields = msgspec.structs.fields(message)
     for field in fields:
         value = getattr(message, field.name)

@@ -237,7 +237,7 @@ class ScriptedClient(NamedTuple):
                 outcome = "committed" if told.committed else "aborted"
                 logged = self._logged(LogEntry("ended", tx_text(told.tx), outcome))
                 if any(reaction.catches for reaction in script.reactions):
-                    effective = tuple((kind, filter) for kind, filter, *_ in told.words)
+                    effective = tuple((kind, filter) for kind, filter, *_ in told.effective)
                     logged = logged._replace(issued=logged.issued + effective)
                 opening = len(script.opening)
                 if told.tx[0] != self.name or any(at >= opening for _, at in self.begun):

@@ -55,11 +55,11 @@ class _SkippingRequests(PlainRequests):
     """Sends nothing to a neighbour that cannot be reached, instead of leaving it to the link."""
 
     def ask(
-        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, required: bool = False
     ) -> Effect:
         if self._broker.reach.is_absent(hop):
             return Send((), message)
-        return super().ask(task, hop, message, insist=insist)
+        return super().ask(task, hop, message, required=required)
 
 
 class SkipsAbsentNeighbours(DTx):
@@ -74,10 +74,10 @@ class _ReorderingRequests(PlainRequests):
     missed: dict[Hop, list[Effect]]
 
     def ask(
-        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, insist: bool = False
+        self, task: Task, hop: Hop, message: Operation | Join | Leave, *, required: bool = False
     ) -> Effect:
-        sent = super().ask(task, hop, message, insist=insist)
-        if self._broker.reach.is_absent(hop) and not insist and isinstance(message, Operation):
+        sent = super().ask(task, hop, message, required=required)
+        if self._broker.reach.is_absent(hop) and not required and isinstance(message, Operation):
             self.missed.setdefault(hop, []).insert(0, sent)
             return Send((), message)
         return sent
@@ -112,5 +112,5 @@ class WaitsForNoBroker(STx):
 class LeavesOutTheAbsent(STx):
     """An (un-)advertisement of a plan counts as complete without absent brokers of the span."""
 
-    def insists(self, operation: Operation) -> tuple[Hop, ...]:
+    def requires_answers(self, operation: Operation) -> tuple[Hop, ...]:
         return ()

@@ -205,7 +205,7 @@ class DropAtCommit(DTx):
     def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         effects = super().decided(tx, now)
         if tx.status == "committed":
-            self.routing.fold(tx.id)
+            self.routing.make_permanent(tx.id)
             self.broker.versions.forget(tx.id)
         return effects
 

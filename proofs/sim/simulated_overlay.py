@@ -248,7 +248,9 @@ class SimulatedOverlay:
                         self.ages[tx] = age
                     case Ended() if told.code not in LATE:
                         self.clients.observe(client, message)
-                        self.issued[client] += [(kind, filter) for kind, filter, *_ in told.words]
+                        self.issued[client] += [
+                            (kind, filter) for kind, filter, *_ in told.effective
+                        ]
                         self._ended(client, told)
         return []
 

@@ -159,7 +159,7 @@ class SessionClient:
         self.carry_out(self.session.receive(message))
 
     def _told_numbers(self, ended: Ended) -> None:
-        for kind, filter, number, call, _ in ended.words:
+        for kind, filter, number, call, _ in ended.effective:
             callback = self._named.get((ended.tx, call))
             if kind == "usub":
                 self.ended.append((IssuedOperation(number, kind, filter), ended.tx))

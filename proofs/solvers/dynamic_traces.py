@@ -85,11 +85,13 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
             # Engines do not receive plain messages.
             vars(broker)["receive"] = receive
 
-        def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+        def operation_applied(
+            self, source: Hop, message: Operation | Leave, outcome: Outcome | None
+        ) -> None:
             assert isinstance(message, Operation) and outcome is not None
             of_this = run.plain.setdefault(plain_name(message), {})
             of_this[self.broker.name] = of_applied(message, outcome)
-            super().passed(source, message, outcome)
+            super().operation_applied(source, message, outcome)
 
         def receive(self, source: Hop, body: msgspec.Raw, now: float) -> list[Effect]:
             message = codec.decode(body)

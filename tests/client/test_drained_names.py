@@ -61,7 +61,7 @@ def test_what_waits_to_be_drained_is_bounded() -> None:
     """A broker that is away keeps everything from being drained."""
     half = Half("D")
     for number in range(1, ENDED_LIMIT + 3):
-        half.told(Ended(("E", 0, number), True, words=(half.effective("sub", Filter(X1)),)))
+        half.told(Ended(("E", 0, number), True, effective=(half.effective("sub", Filter(X1)),)))
     assert len(half.transactions._undrained) == ENDED_LIMIT
     (drained,) = half.told(Drained(("E", 0, ENDED_LIMIT)))
     assert isinstance(drained, transactions.CommitDrained)

@@ -398,7 +398,7 @@ def test_words_count_from_the_commit_on() -> None:
         half.session.publish(AT_X1)
     half.transactions.commit(tx)
     words = (half.effective("adv", P1), half.effective("usub", X1))
-    half.told(client_messages.Ended(tx.id, True, words=words))
+    half.told(client_messages.Ended(tx.id, True, effective=words))
     half.session.publish(AT_X1)
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
@@ -420,7 +420,7 @@ def test_words_said_on_the_clients_behalf_count_as_well() -> None:
     half = Half("D")
     half.plain("sub", P1)
     words = (half.effective("usub", X1), half.effective("adv", P1))
-    half.told(client_messages.Ended(("E", 0, 9), True, words=words), engine="s-tx")
+    half.told(client_messages.Ended(("E", 0, 9), True, effective=words), engine="s-tx")
     with pytest.raises(NotHeld):
         half.session.operate("usub", X1)
     half.session.publish(AT_X1)
@@ -433,7 +433,7 @@ def test_the_brokers_numbers_are_the_order_whatever_is_answered_first() -> None:
     again = half.session.operate("sub", X1, "new")
     planned = half.effective("usub", X1)
     half.session.receive(Done(again.req, number=half.number()))
-    half.told(client_messages.Ended(("D", 0, 9), True, words=(planned,)), engine="s-tx")
+    half.told(client_messages.Ended(("D", 0, 9), True, effective=(planned,)), engine="s-tx")
     assert half.callbacks(AT_X1) == ["new"]
     half.session.operate("usub", X1)  # So it holds x1.
 
@@ -443,7 +443,8 @@ def test_a_plan_that_comes_after_a_call_without_an_answer_has_the_last_word() ->
     call = half.session.operate("sub", X1, "callback")
     carried_out = half.number()
     half.told(
-        client_messages.Ended(("D", 0, 9), True, words=(half.effective("usub", X1),)), engine="s-tx"
+        client_messages.Ended(("D", 0, 9), True, effective=(half.effective("usub", X1),)),
+        engine="s-tx",
     )
     half.session.receive(Done(call.req, number=carried_out))
     assert half.callbacks(AT_X1) == []
@@ -462,7 +463,7 @@ def test_operations_count_in_the_order_in_which_they_were_carried_out() -> None:
     called(half, 3, tx.id)
     inner = half.do(tx, static.usub(X1), frame=3)
     words = (half.effective("usub", X1, inner), half.effective("sub", X1, call))
-    half.told(client_messages.Ended(tx.id, True, words=words))
+    half.told(client_messages.Ended(tx.id, True, effective=words))
     assert half.callbacks(AT_X1) == ["new"]
     half.session.operate("usub", X1)  # So it holds x1.
 
@@ -477,7 +478,7 @@ def test_a_number_that_no_edge_broker_gives_is_the_brokers_mistake(number: int) 
     with pytest.raises(ProtocolError, match="invalid number of an operation"):
         half.told(
             client_messages.Ended(
-                ("D", 0, 9), True, words=(client_messages.Effective("usub", P1, number),)
+                ("D", 0, 9), True, effective=(client_messages.Effective("usub", P1, number),)
             )
         )
 
@@ -494,12 +495,12 @@ def test_callbacks_count_from_the_call_on_and_an_abort_takes_them_back() -> None
     assert half.callbacks(AT_X1) == []
     tx = half.begin()
     call = half.do(tx, static.sub(P1), callback="callback")
-    half.told(client_messages.Ended(tx.id, True, words=(half.effective("sub", P1, call),)))
+    half.told(client_messages.Ended(tx.id, True, effective=(half.effective("sub", P1, call),)))
     assert half.callbacks(AT_X1) == ["callback"]
     tx = half.begin()
     half.do(tx, static.usub(X1))
     assert half.callbacks(AT_X1) == ["callback"]
-    half.told(client_messages.Ended(tx.id, True, words=(half.effective("usub", X1),)))
+    half.told(client_messages.Ended(tx.id, True, effective=(half.effective("usub", X1),)))
     assert half.callbacks(AT_X1) == []
     assert half.callbacks({"class": "p1", "x": "x2"}) == ["callback"]
 
@@ -522,7 +523,7 @@ def gives(half: Half, filter: Filter) -> client_messages.TxID:
     call = half.do(
         half.transactions.find(client_messages.tx_text(tx)), static.usub(filter), frame=3
     )
-    half.told(client_messages.Ended(tx, True, words=(half.effective("usub", filter, call),)))
+    half.told(client_messages.Ended(tx, True, effective=(half.effective("usub", filter, call),)))
     return tx
 
 
@@ -551,7 +552,7 @@ def test_who_subscribes_again_gets_the_new_with_the_new_callback(how: str) -> No
         call = half.do(again, static.sub(X1), callback="new")
         half.transactions.commit(again)
         words = (half.effective("sub", X1, call),)
-        half.told(client_messages.Ended(again.id, True, words=words), engine=how)
+        half.told(client_messages.Ended(again.id, True, effective=words), engine=how)
     assert half.callbacks(AT_X1, tx) == ["old"]
     assert half.callbacks(AT_X1) == ["new"]
     half.told(client_messages.Drained(tx))
@@ -685,7 +686,7 @@ def test_nobody_need_hear_of_the_abort_of_what_nobody_has_heard_of() -> None:
         ("d-tx", client_messages.Began(("E", 0, 99), 1)),
         ("d-tx", client_messages.Operated(("E", 0, 99), 0, 1)),
         ("d-tx", client_messages.Operated(("E", 0, 2), 0, 77)),
-        ("d-tx", client_messages.Ended(("E", 0, 2), True, words=(("pub", P1),))),
+        ("d-tx", client_messages.Ended(("E", 0, 2), True, effective=(("pub", P1),))),
         ("s-tx", client_messages.Tcm(("F", 0, 1), 5, "F", 10, AT_X1, b"")),
         ("s-tx", client_messages.Began(("E", 0, 2), 1)),
         ("bl-wait", client_messages.Applied(("E", 0, 2))),

@@ -135,7 +135,7 @@ def test_after_drained_no_event_from_before_the_commit_comes() -> None:
             for entry in run.world.log[worker]:
                 if isinstance(entry, Ended):
                     may_go = False
-                    if any(word.kind == "usub" for word in entry.words):
+                    if any(word.kind == "usub" for word in entry.effective):
                         gave_away.add(entry.tx)
                 elif isinstance(entry, Drained) and entry.tx in gave_away:
                     may_go = True

@@ -211,6 +211,6 @@ def test_little_is_kept_of_what_a_broker_that_is_away_has_not_heard_the_end_of(e
     one.say("E", Abort(tx))
     known = one.broker.engines[engine].txs[tx]  # type: ignore[attr-defined]
     assert known.status == "aborted" and not known.deliveries
-    assert known.words == {"@E": []}
+    assert known.effective == {"@E": []}
     # What D-TX-NI has written counts for others until it is undone everywhere.
     assert known.footprint.writes == (engine == "d-tx-ni")

@@ -238,8 +238,8 @@ def test_clients_learn_which_words_were_said_for_them() -> None:
     one.hear("B1", Plan(TX, (Step("D", "usub", P), Step("A", "sub", P)), _edges("D", "A")))
     one.hear("B1", Admitted(TX, "B1", {}))
     said = one.hear("B1", DecidePlan(TX, True))
-    assert of_kind(said, Ended, "@D")[0].words == (Effective("usub", P, 2),)
-    assert of_kind(said, Ended, "@A")[0].words == (Effective("sub", P, 1),)
+    assert of_kind(said, Ended, "@D")[0].effective == (Effective("usub", P, 2),)
+    assert of_kind(said, Ended, "@A")[0].effective == (Effective("sub", P, 1),)
 
 
 def test_the_coordinator_may_abort_until_it_is_decided() -> None:

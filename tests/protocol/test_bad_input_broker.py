@@ -402,7 +402,7 @@ def test_more_operations_than_a_frame_may_have_waiting(
 @pytest.mark.parametrize("engine", DYNAMIC)
 def test_more_words_than_the_end_could_tell(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame with all of them was too large, and the broker crashed at the commit."""
-    monkeypatch.setattr("padres_tx.protocol.dynamic_operations.WORDS_LIMIT_BYTES", 100)
+    monkeypatch.setattr("padres_tx.protocol.dynamic_operations.EFFECTIVE_LIMIT_BYTES", 100)
     one = alone(engine)
     before = one.tables()
     _, said = one.begun("E", *[sub("E", box(class_="z", n=n)) for n in range(20)])

@@ -145,9 +145,9 @@ def test_the_bytes_of_filters_that_the_end_tells(
     for count in (2, 3):
         one = alone(engine)
         tx = one.begin("E", *subs[:count])
-        sizes.append(one.broker.engines[engine].txs[tx].words_bytes)  # type: ignore[attr-defined]
+        sizes.append(one.broker.engines[engine].txs[tx].effective_bytes)  # type: ignore[attr-defined]
     for limit, code in ((sizes[1], ""), (sizes[1] - 1, "refused"), (sizes[0], "refused")):
-        monkeypatch.setattr(dynamic_operations, "WORDS_LIMIT_BYTES", limit)
+        monkeypatch.setattr(dynamic_operations, "EFFECTIVE_LIMIT_BYTES", limit)
         _, said = alone(engine).begun("E", *subs, commit=True)
         assert outcome(said) == (not code, code)
 

@@ -238,7 +238,7 @@ class DTx(Dynamic):
         plain = of_plain(self.routing, source, message, self.broker.versions.view())
         return any(plain.conflict(tx.footprint) for tx in preparing)
 
-    def keeps(self, neighbour: Hop) -> bool:
+    def awaits_answers(self, neighbour: Hop) -> bool:
         return any(
             self.is_bound(tx)
             and tx.upstream != neighbour
@@ -246,7 +246,9 @@ class DTx(Dynamic):
             for tx in self.preparing.values()
         )
 
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+    def operation_applied(
+        self, source: Hop, message: Operation | Leave, outcome: Outcome | None
+    ) -> None:
         if not self._plain_writes.wanted:
             return
         if isinstance(message, Operation) and outcome is not None:
@@ -273,16 +275,16 @@ class DTx(Dynamic):
             self._unmark.append(tx.id)
             tx.footprint = Footprint()
         for version in self._kept_for.pop(tx.id, ()):
-            self._keep_or_fold(version)
+            self._keep_or_make_permanent(version)
         return self._go_on_unmarking()
 
     def forgotten(self, tx: DynamicState, now: float) -> list[Effect]:
         if tx.status == "aborted":
             return super().forgotten(tx, now)
-        self._keep_or_fold(tx.id)
+        self._keep_or_make_permanent(tx.id)
         return self._go_on_unmarking()
 
-    def _keep_or_fold(self, version: TxID) -> None:
+    def _keep_or_make_permanent(self, version: TxID) -> None:
         """Let a version go that all brokers have, if all open snapshots here are with it; or keep
         the state before it for one that is not."""
         for other, view in self._views.items():
@@ -314,7 +316,7 @@ class DTx(Dynamic):
             kept = version in self._kept_versions
             remove = self.routing.discard
             if committed:
-                remove = self.routing.retire if kept else self.routing.fold
+                remove = self.routing.retire if kept else self.routing.make_permanent
             if remove(version, left):
                 return Worked([], self.broker.slice, True)
             left -= 1

@@ -238,7 +238,7 @@ class DTxNI(Dynamic):
     ) -> None:
         for engine in self.broker.engines.values():
             if engine is not self:
-                engine.passed(source, operation, outcome)
+                engine.operation_applied(source, operation, outcome)
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return self.reserved.reserves(source, message)

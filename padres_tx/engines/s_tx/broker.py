@@ -165,7 +165,7 @@ class STx(PlanExecution):
         self.questions.client_left(client)
         effects: list[Effect] = []
         for tx in list(self._admitting.values()):
-            if tx.words is not None and client in tx.words:
+            if tx.planned is not None and client in tx.planned:
                 refusal = Refusal("left", f"{client} not connected")
                 effects += self._refuse(tx, refusal, now)
         return effects
@@ -206,16 +206,18 @@ class STx(PlanExecution):
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
         return self.reserved.reserves(source, message)
 
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
-        """Who leaves when its steps are admitted was lost with a broker or a link. Should it be
-        known again when they are carried out: its edge broker has given them up."""
+    def operation_applied(
+        self, source: Hop, message: Operation | Leave, outcome: Outcome | None
+    ) -> None:
+        """A client that leaves when its steps are admitted was lost with a broker or a link. If it
+        is known again when they are carried out, its edge broker has given them up."""
         if isinstance(message, Leave):
             for tx in self.txs.values():
                 edge = tx.edges.get(message.client)
                 if edge is not None and edge not in tx.unanswered:
                     tx.lost.add(message.client)
 
-    def insists(self, operation: Operation) -> Collection[Hop]:
+    def requires_answers(self, operation: Operation) -> Collection[Hop]:
         """What depends on an (un-)advertisement is carried out at all brokers of the span, and what
         it moves there comes first; so nobody of the span is left out."""
         tx = self._spreading.get((operation.client, operation.seq))

@@ -56,7 +56,7 @@ class StampedStream(ManualBroker):
         return []
 
     def rest(self, given: client_messages.Effective) -> None:
-        self.tell(client_messages.Ended(TX, True, words=(given,)))
+        self.tell(client_messages.Ended(TX, True, effective=(given,)))
         for n in OLD:
             self.end.receive(Pub("P", n, {**X1, "n": n}, hidden=(TX,)))
         self.tell(client_messages.Drained(TX))
@@ -256,7 +256,7 @@ async def test_after_a_loss_nothing_is_drained_that_was_not_before() -> None:
     """Whoever asks afterwards is not told that it may go."""
     async with asyncio.timeout(LIMIT_S), worker() as (w, stream):
         await w.subscribe(X1)
-        stream.rest = lambda given: stream.tell(client_messages.Ended(TX, True, words=(given,)))
+        stream.rest = lambda given: stream.tell(client_messages.Ended(TX, True, effective=(given,)))
         tx = await give(w, stream)
         assert (await tx.ended).committed
         w._requests.lost(ConnectionLost("the broker has gone"))

@@ -52,7 +52,9 @@ class Gate(Bystander):
         assert isinstance(message, Operation)
         return self.closed and message.filter.overlaps(GATED)
 
-    def passed(self, source: Hop, message: Operation | Leave, outcome: Outcome | None) -> None:
+    def operation_applied(
+        self, source: Hop, message: Operation | Leave, outcome: Outcome | None
+    ) -> None:
         assert isinstance(message, Operation)
         self.seen.append(message.seq)
 

@@ -86,7 +86,7 @@ class Table:
     def fold(self) -> None:
         for version in list(self.forgotten):
             if all(view.includes(version) for view in self.snapshots.values()):
-                while self.routing.fold(version, 1):
+                while self.routing.make_permanent(version, 1):
                     pass
                 self.versions.forget(version)
                 del self.forgotten[version]
