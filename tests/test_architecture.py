@@ -87,7 +87,7 @@ ROOMS = {
         "topologies",
     },
     "padres_tx/testing": {
-        *(VOCABULARY, "overlay.wire", "overlay.broker", "overlay.hosts"),
+        *(VOCABULARY, "overlay.wire", "overlay.broker", "overlay.snapshots", "overlay.hosts"),
         *(TX_VOCABULARY, "padres_tx.client"),
         "topologies",
     },

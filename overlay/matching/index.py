@@ -507,11 +507,10 @@ class Search(Generic[E]):
 
 
 def in_runs(hops: tuple[Hop, ...], count: int, following: Iterable[tuple[Hop, ...]]) -> list[Run]:
-    """Runs of identical hops, the first of which has `count` members already. Hops that are equal
-    but not identical may form two runs."""
+    """Runs of equal hops, the first of which has `count` members already."""
     runs: list[Run] = []
     for others in following:
-        if others is hops:
+        if others is hops or others == hops:
             count += 1
         else:
             runs.append((hops, count))

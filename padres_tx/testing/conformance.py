@@ -21,6 +21,8 @@ reason. What is checked:
 - An engine whose `promises` include "undecided" has no transaction left when a run is over.
 - A durable service gives a snapshot that can be restored: in repetitions of the runs, services are
   replaced by new ones that have restored a snapshot, and all later effects have to be the same.
+- If it can be kept in the snapshots of brokers (`overlay.snapshots.check_stored`), brokers behave
+  the same after they were replaced by what their snapshots thaw to.
 
 A service gets its messages from a script, `drive(run)`, which is called once for each run and says
 what clients send, and when (`Run.at`, `Run.send`). Plain traffic is there in any case.
@@ -45,10 +47,11 @@ from overlay.broker.core import Broker
 from overlay.broker.engine import Engine, EngineFactory
 from overlay.broker.service import DurableService, Service, ServiceFactory
 from overlay.effects import Effect, Send
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, SnapshotError
 from overlay.filters import Filter, Value
 from overlay.hosts.simulator import Choose, NeverSettles, Simulator, Tape
 from overlay.messages import AnyMessage, BrokerName, EngineMessage
+from overlay.snapshots import check_stored, freeze, thaw
 from overlay.wire.codec import encode
 from padres_tx import registry
 from padres_tx.client.session import Answered, Event, Notification, SendMessage, Session
@@ -102,9 +105,13 @@ def check_engine(name: str, *, runs: int = RUNS) -> None:
         half = registry.broker_half(name)
     except OverlayError as error:
         raise NotConforming(str(error)) from error
-    if half is not None:
-        _check_signatures(half, Engine)
-    _check_determinism(["engine", name, str(runs)])
+    arguments = ["engine", name, str(runs)]
+    if half is None:
+        _check_determinism(arguments)
+        return
+    _check_signatures(half, Engine)
+    plain = _check_determinism(arguments)
+    _check_thawing(arguments, plain, Broker(BrokerName("B1"), (), engines={name: half}))
 
 
 def check_service(name: str, *, script: str = "", runs: int = RUNS) -> None:
@@ -125,6 +132,7 @@ def check_service(name: str, *, script: str = "", runs: int = RUNS) -> None:
     if made.durable:
         restored = _output([*arguments, "restore"], HASH_SEEDS[0])
         _compare(plain, restored, f"{name} behaves differently after restoring its snapshot")
+    _check_thawing(arguments, plain, Broker(BrokerName("B1"), (), services={name: made}))
 
 
 def _check_signatures(made: type[Service], contract: type[Any]) -> None:
@@ -144,6 +152,16 @@ def _check_determinism(arguments: list[str]) -> str:
     one, other = (_output(arguments, seed) for seed in HASH_SEEDS)
     _compare(one, other, f"{arguments[1]} depends on PYTHONHASHSEED")
     return one
+
+
+def _check_thawing(arguments: list[str], plain: str, example: Broker) -> None:
+    """Compare runs in which whole brokers are replaced by what their snapshots thaw to."""
+    try:
+        check_stored(example)
+    except SnapshotError:
+        return  # It is for brokers that keep nothing on disk, and is refused by others.
+    thawed = _output([*arguments, "thaw"], HASH_SEEDS[0])
+    _compare(plain, thawed, f"{arguments[1]} behaves differently after its broker was thawed")
 
 
 def _output(arguments: list[str], hash_seed: str) -> str:
@@ -193,6 +211,7 @@ class Run:
         def broker(name: BrokerName, others: Iterable[BrokerName]) -> Broker:
             return Broker(name, others, engines=engines, services=services, trace=True)
 
+        self._make = broker
         self.sim = Simulator(TREE, self.choose, broker=broker)
         self.sim.observe = self._note
         self.clients = {
@@ -265,6 +284,19 @@ class Run:
             raise NotConforming(f"{name} has another snapshot after restoring one")
         broker.services[name] = new
         self.sim.replace_timers(at, f"{name}/", effects)
+
+    def thaw(self) -> None:
+        """Replace one broker after the other by what its snapshot thaws to."""
+        for ms in range(0, WINDOW_MS, 7):
+            self.at(ms, partial(self._thaw, BrokerName(f"B{1 + ms % len(TREE)}")))
+
+    def _thaw(self, at: BrokerName) -> None:
+        data = freeze(self.sim.brokers[at])
+        new = self._make(at, map(BrokerName, TREE[at]))
+        thaw(new, data, self.sim.now)
+        if freeze(new) != data:
+            raise NotConforming(f"broker {at} has another snapshot after it was thawed")
+        self.sim.brokers[at] = new
 
 
 class _ScriptedClient:
@@ -359,13 +391,15 @@ class _ScriptedClient:
         self._carry_out(self.transactions.finish(tx, frame, error))
 
 
-def _engine_runs(name: str, runs: int) -> Iterator[str]:
+def _engine_runs(name: str, runs: int, *, mode: str) -> Iterator[str]:
     factories = registry.broker_factories()
     for seed in range(runs):
         run = Run(seed, engines=factories)
         run.plain_traffic()
         run.transactions(name)
         run.fault()
+        if mode == "thaw":
+            run.thaw()
         _finish(run, seed)
         yield from run.lines
         if name in factories and "undecided" in registry.load(name).promises:
@@ -374,7 +408,7 @@ def _engine_runs(name: str, runs: int) -> Iterator[str]:
                     raise NotConforming(f"in run {seed} {broker} still has transactions {left}")
 
 
-def _service_runs(name: str, runs: int, script: str, *, restore: bool) -> Iterator[str]:
+def _service_runs(name: str, runs: int, script: str, *, mode: str) -> Iterator[str]:
     module, _, function = script.partition(":")
     drive = getattr(importlib.import_module(module), function) if script else None
     services = registry.service_factories([name])
@@ -384,8 +418,10 @@ def _service_runs(name: str, runs: int, script: str, *, restore: bool) -> Iterat
         if drive is not None:
             drive(run)
         run.fault()
-        if restore:
+        if mode == "restore":
             run.restore(name)
+        elif mode == "thaw":
+            run.thaw()
         _finish(run, seed)
         yield from run.lines
 
@@ -400,10 +436,10 @@ def _finish(run: Run, seed: int) -> None:
 def main(arguments: list[str]) -> int:
     """Check, or do what a check needs another process for."""
     match arguments:
-        case ["run", "engine", name, runs]:
-            lines = _engine_runs(name, int(runs))
-        case ["run", "service", name, runs, script, *restore]:
-            lines = _service_runs(name, int(runs), script, restore=bool(restore))
+        case ["run", "engine", name, runs, *mode]:
+            lines = _engine_runs(name, int(runs), mode="".join(mode))
+        case ["run", "service", name, runs, script, *mode]:
+            lines = _service_runs(name, int(runs), script, mode="".join(mode))
         case ["engine", name]:
             check_engine(name)
             lines = iter([f"{name} conforms"])

@@ -87,6 +87,33 @@ def test_a_state_that_is_not_restored_is_found(toys, right: str, wrong: str, rea
         check_service("counter", script=DRIVE, runs=RUNS)
 
 
+#: The soft service, with its state declared: `said` is what snapshots keep of it, or do not.
+DECLARED = PRESENCE.replace(
+    "class Presence(Service):",
+    '@stored("presence", fields=("said",))\nclass Presence(Service):',
+).replace("import msgspec\n", "import msgspec\n\nfrom overlay.stored import stored\n")
+
+
+def test_a_service_that_declares_its_state_conforms(toys) -> None:
+    assert DECLARED.count("stored") == 3
+    toys("presence", DECLARED)
+    check_service("presence", runs=RUNS)
+
+
+def test_a_state_that_is_kept_from_snapshots_is_found(toys) -> None:
+    toys("presence", DECLARED.replace('fields=("said",)', 'fields=(), derived=("said",)'))
+    with pytest.raises(NotConforming, match="presence behaves differently after its broker was"):
+        check_service("presence", script="tests.testing.test_conformance:ask", runs=RUNS)
+
+
+def ask(run: Run) -> None:
+    """Clients ask the toy service for what it knows."""
+    question = msgspec.msgpack.encode(list[str]())
+    for at_ms in range(1, 100, 5):
+        client = f"C{1 + run.choose(4)}"
+        run.at(at_ms, lambda c=client: run.send(c, "presence", question))
+
+
 def test_a_hook_with_other_arguments_is_found(toys) -> None:
     toys("presence", PRESENCE.replace("client_left(self, client, now)", "client_left(self, c)"))
     with pytest.raises(NotConforming, match=r"Presence.client_left has to take \(self, client, "):

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from overlay.broker.core import Broker
+from overlay.effects import Effect, Send
 from overlay.messages import BrokerName
 from overlay.snapshots import freeze
 from overlay.trace import Record
+from overlay.wire.codec import encode
 from proofs.sim.program import FAULTS, RESTART, Shape
 from proofs.sim.random_run import RandomRun
 from proofs.sim.simulated_overlay import all_engines
@@ -32,9 +34,10 @@ SHAPES = {
 
 
 class Seen(NamedTuple):
-    """All that a run has shown: frames in their order, records, and the states in the end."""
+    """All that a run has shown: frames in their order, effects, records, and states in the end."""
 
     digest: str
+    effects: str
     records: list[Record]
     states: dict[str, bytes]
 
@@ -54,9 +57,18 @@ def seen(shape: Shape, seed: int, *, thaw_every: int = 0) -> tuple[Seen, int]:
     sim = run.world.sim
     thawed = ThawedBrokers(sim.brokers, again, every=thaw_every or sys.maxsize)
     sim.brokers = thawed
+    effects = sha256()
+
+    def observe(broker: BrokerName, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            effects.update(f"{broker} {effect.hops}".encode() + encode(effect.message))
+        elif not isinstance(effect, Record):
+            effects.update(f"{broker} {effect!r}".encode())
+
+    sim.observe = observe
     run.go()
     states = {str(name): freeze(broker) for name, broker in thawed.items()}
-    return Seen(sim.digest, sim.records, states), thawed.snapshots
+    return Seen(sim.digest, effects.hexdigest(), sim.records, states), thawed.snapshots
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -67,6 +79,7 @@ def test_a_run_with_thawed_brokers_is_the_run_without(name: str, seed: int) -> N
         thawed, snapshots = seen(SHAPES[name], seed, thaw_every=every)
         assert snapshots > 10
         assert thawed.digest == plain.digest
+        assert thawed.effects == plain.effects
         assert thawed.records == plain.records
         assert thawed.states == plain.states
 
