@@ -124,6 +124,12 @@ class WrongLog(LogError):
     code = "wrong-log"
 
 
+class LogDiverges(LogError):
+    """The inputs in the log do not lead to what was sent: other code has written them."""
+
+    code = "log-diverges"
+
+
 class LogUnusable(LogError):
     """The directory cannot be read or written."""
 

@@ -3,7 +3,9 @@
 It connects core, host, TCP, logs and trace, and runs Twisted's reactor until a signal or a crash.
 Wrong input is detected before the reactor runs, and raises a `StartError` of one line.
 
-SIGTERM and SIGINT stop the broker: clients are told that it closes, and the exit code is 0. SIGHUP
+SIGTERM and SIGINT stop the broker: clients are told that it closes, and the exit code is 0. With a
+state directory SIGTERM is a planned restart: clients and neighbours are not told, the state is
+kept, and a process that is started with it goes on with every link, as if nothing had been. SIGHUP
 reopens its log and trace. A log or trace that cannot be written does not stop it. An error in the
 core ends it at once with exit code 1: a broker whose tables may be wrong must not route. Its
 neighbours keep the messages for it, and its clients lose their connections.
@@ -31,7 +33,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from overlay.broker.core import Broker
-from overlay.errors import OverlayError
+from overlay.errors import LogError, OverlayError
 from overlay.files import logs
 from overlay.files.line_file import LineFile
 from overlay.files.trace_file import TraceFile
@@ -40,9 +42,12 @@ from overlay.hosts.broker_time import use_monotonic
 from overlay.hosts.garbage import ShortCollections
 from overlay.hosts.host import Host
 from overlay.hosts.settings import SECRET_LIMIT_BYTES, Settings, within_files
+from overlay.hosts.state_keeping import StateKeeping, Stopping
 from overlay.hosts.tcp import Tcp
 from overlay.identity import SALT_BITS
 from overlay.messages import BrokerName
+from overlay.node.recovery import InputFails
+from padres_tx.code_version import code_version
 from padres_tx.registry import broker_factories, service_factories
 from topologies import Topology
 
@@ -50,9 +55,6 @@ from topologies import Topology
 TRACE_FLUSH_S = 1.0
 
 STDERR = 2
-
-#: How long a process that is stopped waits for its peers to close their connections.
-SHUTDOWN_S = 1.0
 
 CRASHED = 1
 
@@ -74,11 +76,18 @@ def run_broker(
     log_level: str = "info",
     ready_fd: int | None = None,
     make_core: Callable[..., Broker] = Broker,
+    durability: str = "memory",
+    state: Path | None = None,
+    checkpoint: bool = False,
 ) -> int:
     """Run the broker until it is stopped; returns the exit code.
 
     `host` and `port` override the address in the topology. When the broker is listening, it writes
     its port to `ready_fd`, as a line. `run` is the name of the run in trace records.
+
+    `state` is a directory of the broker's own. With durability "disk" all that it is told is kept
+    there, and a crash is a pause. Otherwise a planned restart is one. With `checkpoint` the broker
+    only brings the directory to a state that later versions can read.
 
     Raises StartError, and TopologyError if the topology has no such broker.
     """
@@ -93,6 +102,12 @@ def run_broker(
     for other in neighbours.values():
         if not other.port:
             raise StartError(f"{name}: the topology has no port for its neighbour {other.name}")
+    if durability not in ("memory", "disk"):
+        raise StartError(f"{name}: unknown durability {durability!r}: expected memory or disk")
+    if durability == "disk" and state is None:
+        raise StartError(f"{name}: durability on disk needs a state directory")
+    if checkpoint and durability != "disk":
+        raise StartError(f"{name}: only a broker on disk has something to checkpoint")
     try:
         engines, services = broker_factories(), service_factories(topology.services)
     except OverlayError as error:
@@ -119,26 +134,57 @@ def run_broker(
                     log.error("cannot reopen", what=what, reason=error.strerror)
             log.info("log and trace reopened")
 
-        def hung_up(signum: int, frame: FrameType | None) -> None:
-            _any(reactor).callFromThread(reopen)
-
-        signal.signal(signal.SIGHUP, hung_up)
-
         def crash() -> None:
             log.failure("the broker has crashed")
             files.close()
             os._exit(CRASHED)
 
-        broker = make_core(
-            BrokerName(name),
-            list(neighbours),
-            engines=engines,
-            services=services,
-            trace=record is not None,
-            salt=secrets.randbits(SALT_BITS),
-        )
+        def guarded(step: Callable[..., None], *args: Any) -> None:
+            try:
+                step(*args)
+            except Exception:
+                crash()
+
+        def call_in_loop(step: Callable[..., None], *args: Any) -> None:
+            _any(reactor).callFromThread(guarded, step, *args)
+
         delays_s = {other: topology.edge(name, other).delay_ms / 1000 for other in neighbours}
-        the_host = Host(broker, delays_s, _any(reactor), crash, settings=settings, record=record)
+
+        def make_host(birth: str) -> Host:
+            """A host with a broker that knows nothing, in the life of that name."""
+            broker = make_core(
+                BrokerName(name),
+                list(neighbours),
+                engines=engines,
+                services=services,
+                trace=record is not None,
+                salt=int(birth, 16) % (1 << SALT_BITS),
+            )
+            return Host(
+                broker,
+                delays_s,
+                _any(reactor),
+                crash,
+                settings=settings,
+                record=record,
+                birth=birth,
+            )
+
+        keeping = StateKeeping(
+            state,
+            broker=name,
+            durability=durability,
+            version=code_version([*engines.values(), *services.values()]) if state else "",
+            call_in_loop=None if checkpoint else call_in_loop,
+            trace=trace,
+        )
+        try:
+            the_host = keeping.open(make_host)
+        except (LogError, InputFails) as error:
+            raise StartError(f"{name}: {error}") from error
+        if checkpoint:
+            keeping.keep(the_host)
+            return 0
         the_host.reports["log"] = written.report
         if trace is not None:
             the_host.reports["trace"] = trace.report
@@ -147,23 +193,34 @@ def run_broker(
         try:
             listening = tcp.listen(*where)
         except (OSError, CannotListenError) as error:
+            keeping.close()
             reason = getattr(error, "socketError", error)
             raise StartError(f"{name}: cannot listen at {where[0]}:{where[1]}: {reason}") from None
         log.info("listening", host=where[0], port=listening, pid=os.getpid())
         the_host.start()
         tcp.dial({other: (there.host, there.port) for other, there in neighbours.items()})
+        stopping = Stopping(the_host, tcp, keeping, _any(reactor))
+        for signum, step in (
+            (signal.SIGHUP, reopen),
+            (signal.SIGTERM, stopping.restart if state is not None else stopping.end),
+            (signal.SIGINT, stopping.end),
+        ):
+            _on_signal(signum, _any(reactor), step)
         if ready_fd is not None:
             _write_ready(ready_fd, listening)
-
-        def stop() -> Any:
-            log.info("stopping")
-            return tcp.stop(SHUTDOWN_S)
-
-        _any(reactor).addSystemEventTrigger("before", "shutdown", stop)
-        ShortCollections(lambda: broker.routing.entries).start()
-        _any(reactor).run()
+        ShortCollections(lambda: the_host.node.core.routing.entries).start()
+        _any(reactor).run(installSignalHandlers=False)
         log.info("stopped")
-    return 0
+    return stopping.exit_code
+
+
+def _on_signal(signum: int, reactor: Any, step: Callable[[], None]) -> None:
+    """Have the reactor take a step when a signal comes."""
+
+    def came(signum: int, frame: FrameType | None) -> None:
+        reactor.callFromThread(step)
+
+    signal.signal(signum, came)
 
 
 def _allow_connections() -> int:

@@ -44,7 +44,9 @@ ROOMS = {
     "overlay/snapshots": {VOCABULARY, "overlay.broker"},
     "overlay/wire": {VOCABULARY},
     "overlay/files": {VOCABULARY},
-    "overlay/node": {VOCABULARY, "overlay.broker", "overlay.wire", "overlay.log"},
+    "overlay/node": {
+        *(VOCABULARY, "overlay.broker", "overlay.wire", "overlay.log", "overlay.snapshots"),
+    },
     "overlay/log": {"overlay.errors"},
     "overlay/hosts": {"overlay"},
     "padres_tx/client": {

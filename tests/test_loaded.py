@@ -27,7 +27,7 @@ BROKER = {
         "overlay.node",
         "overlay.matching",
     ),
-    *("overlay.tables", "overlay.wire"),
+    *("overlay.log", "overlay.snapshots", "overlay.tables", "overlay.wire"),
     *("padres_tx", "padres_tx.client", "padres_tx.engines"),
     *("padres_tx.engines.d_tx", "padres_tx.engines.d_tx_ni", "padres_tx.engines.s_tx"),
     *("padres_tx.protocol", "padres_tx.protocol.validation"),

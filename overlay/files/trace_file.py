@@ -9,6 +9,7 @@ readers count it as unreadable. `reopen` switches the trace on again.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class TraceFile:
         #: Why the trace is off; "" while it is on.
         self._problem = ""
         self._missing = 0
+        #: The last record that earlier processes have written; None before anybody asked.
+        self._last_seq: int | None = None
         #: How many missing records the last mark in the file reported, and whether a mark is due.
         self._marked = 0
         self._mark_due = False
@@ -50,6 +53,13 @@ class TraceFile:
         self._bytes += len(line)
         if self._bytes >= BLOCK_BYTES:
             self.flush()
+
+    def write_missing(self, record: Record) -> None:
+        """Write a record that an earlier process has made, unless it is in the file already."""
+        if self._last_seq is None:
+            self._last_seq = _last_seq(self._path)
+        if record.seq > self._last_seq:
+            self.write(record)
 
     def flush(self) -> None:
         """Write what has been collected; while the trace is off, try to mark that in the file."""
@@ -108,3 +118,24 @@ class TraceFile:
             self._file.append(msgspec.json.encode(mark) + b"\n")
             self._marked = self._missing
             self._mark_due = False
+
+
+def _last_seq(path: Path) -> int:
+    """The number of the last record in a file, 0 if there is none."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(end - BLOCK_BYTES, 0)
+            file.seek(begin)
+            lines = file.read(end - begin).split(b"\n")
+            for line in reversed(lines if not begin else lines[1:]):
+                with contextlib.suppress(msgspec.DecodeError):
+                    return msgspec.json.decode(line, type=_Numbered).seq
+            end = begin
+    return 0
+
+
+class _Numbered(msgspec.Struct):
+    """What of a record says where it stands."""
+
+    seq: int

@@ -25,12 +25,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
 from overlay.broker.core import Broker
-from overlay.errors import REASON_LIMIT, OverlayError, ProtocolError, SlowReader
+from overlay.errors import REASON_LIMIT, LogError, OverlayError, ProtocolError, SlowReader
 from overlay.hosts.broker_time import BrokerTime
 from overlay.hosts.flow import Flow
 from overlay.hosts.handshake import Handshake
@@ -39,6 +39,7 @@ from overlay.hosts.peers import Client, Clock, Greeting, Neighbour, Operator, Pe
 from overlay.hosts.rivals import Rivals
 from overlay.hosts.rounds import Rounds
 from overlay.hosts.settings import Settings
+from overlay.log.log import Log
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -60,11 +61,13 @@ from overlay.node.inputs import (
     Leaves,
     Left,
     Opened,
+    Took,
     Up,
     Woke,
 )
 from overlay.node.journal import Journal, Staged
 from overlay.node.node import Node
+from overlay.node.recovery import Failing
 from overlay.trace import Record
 from overlay.wire.frames import pack
 from overlay.wire.link import ACK_DELAY_S, Opening
@@ -76,8 +79,24 @@ QUANTUM = 1024
 #: What it costs to give up a client that did not come back: two log lines, above all.
 GIVE_UP_UNITS = 4
 
+#: How long a log that has refused an append, since the disk is full, is left alone.
+LOG_RETRY_S = 1.0
+
 #: How often links are looked at for silence; well under HEARTBEAT_S.
 TICK_S = 1.0
+
+
+class Keeper(Protocol):
+    """Keeps the node on disk, beside its log."""
+
+    def applied(self, seconds: float) -> None:
+        """An input was applied, which took so long."""
+
+    def failed_at(self, where: Failing) -> None:
+        """The core has failed at an input."""
+
+    def consider_snapshot(self) -> None:
+        """All that is committed is applied."""
 
 
 class Host:
@@ -118,6 +137,7 @@ class Host:
         self._core = core
         #: Where inputs go to be committed; None while they are kept in memory only.
         self._journal: Journal[Peer] | None = None
+        self._keeper: Keeper
         #: The ends of the node's links, operators' included; each of them is a peer.
         self._ends: dict[Hop, End] = self.node.ends
         #: Clients whose first connection is there, and whose link is about to begin.
@@ -135,6 +155,11 @@ class Host:
         self._overdue: dict[Client, None] = {}
         self._timers: dict[str, Timer] = {}
         self._unacknowledged: dict[Peer, None] = {}
+        #: Peers that wait until the log has room for what is staged already.
+        self._held_by_log: dict[Peer, None] = {}
+        self._in_turn = False
+        #: Whether nothing is taken in any more: the process is about to end.
+        self._paused = False
         #: Bytes that wait for clients, in all.
         self.kept_bytes = 0
         self._acknowledging = False
@@ -168,12 +193,17 @@ class Host:
     ) -> None:
         """Let the node have an input when it is committed, and call `then`."""
         staged = Staged(input, peer, then)
+        if self._paused:
+            return  # The next process learns it again, or need not.
         if self._journal is None:
             self._apply(staged, self.now())
         else:
-            if peer is not None:
-                peer.staged += 1
-            self._journal.put(staged)
+            self._stage(self._journal, staged)
+
+    def _stage(self, journal: Journal[Peer], staged: Staged[Peer]) -> None:
+        if staged.peer is not None:
+            staged.peer.staged += 1
+        journal.put(staged)
 
     def _apply(self, staged: Staged[Peer], now: float) -> None:
         """Let the node have an input that is committed."""
@@ -181,6 +211,78 @@ class Host:
         self._applied(staged.peer, units)
         if staged.then is not None:
             staged.then()
+
+    def _apply_next(self, journal: Journal[Peer]) -> None:
+        """Apply the next input that the log has."""
+        began = time.perf_counter()
+        staged, now = journal.next()
+        try:
+            self._apply_staged(staged, now)
+        except Exception:
+            self._keeper.failed_at(journal.where)
+            raise
+        journal.done()
+        self._keeper.applied(time.perf_counter() - began)
+        if staged.peer is not None:
+            self._settled(staged.peer)
+
+    def _apply_staged(self, staged: Staged[Peer], now: float) -> None:
+        peer, took = staged.peer, staged.input
+        if type(took) is Took and peer is not None:
+            if self.node.is_from(peer, took):
+                units = self.node.take(peer, staged.messages, staged.frames, len(took.frames), now)
+                self._applied(peer, units - staged.units)
+                self._touch(peer)  # For the acknowledgement.
+        else:
+            self._apply(staged, now)
+
+    def use_log(self, log: Log, applied: int, keeper: Keeper) -> None:
+        """From now on inputs go through a log; the node has all of its batches up to a position."""
+        assert not self._journal
+        self.node.keeps_digest = True
+        self._journal = Journal(log, applied, partial(self._guarded, self._log_changed))
+        self._keeper = keeper
+
+    @property
+    def journal(self) -> Journal[Peer] | None:
+        """The way of inputs through the log, if there is one."""
+        return self._journal
+
+    def go_on(self, now: float) -> None:
+        """Go on where the node is that was made again, at this broker's time; before `start`."""
+        self.now = BrokerTime(now, self._clock.seconds).now
+        self._status.began()
+        self._core.take_freed()
+        for key in self.node.timers:
+            self._arm(key)
+        for end in self._ends.values():
+            if isinstance(end, Client):
+                self.await_return(end)
+            elif isinstance(end, Neighbour):
+                end.absent = self._core.reach.is_absent(end.hop)
+
+    def call_later(self, delay_s: float, step: Callable[..., None], *args: Any) -> None:
+        """Do something later; an error in it ends the process."""
+        self._clock.callLater(delay_s, self._guarded, step, *args)
+
+    def _log_changed(self) -> None:
+        """Inputs are committed, or the log is in trouble.
+
+        Raises LogError if the log has failed.
+        """
+        journal = self._journal
+        assert journal is not None
+        if journal.failure:
+            raise LogError(f"the log has failed: {journal.failure}")
+        if journal.problem:
+            self._log.error("the log takes nothing", reason=journal.problem)
+            self._clock.callLater(LOG_RETRY_S, self._guarded, self._retry, journal)
+        if not self._in_turn:
+            self._end_turn(self.now())
+
+    def _retry(self, journal: Journal[Peer]) -> None:
+        journal.retry()
+        self._end_turn(self.now())
 
     def _applied(self, peer: Peer | None, units: float) -> None:
         """Look after what has come of an input, but for what the end of the turn writes."""
@@ -245,6 +347,7 @@ class Host:
                 self._submit(Left(peer.name, departed.link.incarnation), departed)
         self._detach(peer)
         self._greet(peer, Greeting(wire, hello))
+        self._end_turn(self.now())
 
     def _greet(self, peer: Peer, greeting: Greeting) -> None:
         """Say hello, or answer one, as soon as nothing of the peer is on its way to the node."""
@@ -279,6 +382,7 @@ class Host:
         neighbour.refusals = 0
         self.rivals[neighbour.name].refusal = ""
         self._open(neighbour, wire, hello)
+        self._end_turn(self.now())
 
     def _open(self, peer: Peer, wire: Wire, hello: Hello) -> None:
         """Connect the link, in a new life if one of the two ends has begun one.
@@ -332,7 +436,6 @@ class Host:
         else:
             self._log.info("peer connected", hop=peer.hop, opening=opening.value)
         self._touch(peer)
-        self._end_turn(self.now())
 
     def _linked(self, neighbour: Neighbour, opening: Opening, lost: int) -> None:
         self._log.info("link up", neighbour=neighbour.name, opening=opening.value)
@@ -503,6 +606,7 @@ class Host:
         self._flow.waiting.pop(peer, None)
         self._rounds.remove(peer)
         self._busy.pop(peer.hop, None)
+        self._held_by_log.pop(peer, None)
 
     # Messages come.
 
@@ -511,7 +615,7 @@ class Host:
 
         Raises PeerError if they break the rules; then `expel`.
         """
-        if peer.leaving:
+        if peer.leaving or self._paused:
             return  # Nothing counts after a goodbye.
         goodbye = peer.link.receive_all(frames)
         if goodbye is not None:
@@ -521,7 +625,9 @@ class Host:
         now = self.now()
         # For what an acknowledgement that came has made room for.
         self._touch(peer)
-        if not (peer in self._flow.waiting or peer.hop in self._busy):
+        if self._journal is not None:
+            self._journal.heard(peer)
+        if not (peer in self._flow.waiting or peer.hop in self._busy or peer in self._held_by_log):
             self._rounds.come(peer)
         self._end_turn(now)
 
@@ -578,6 +684,9 @@ class Host:
             if not self._flow.admits(peer):
                 self._flow.waiting[peer] = None
                 return
+            if self._journal is not None and self._journal.is_full:
+                self._held_by_log[peer] = None
+                return
             if peer.units <= 0:
                 self._rounds.add(peer)
                 return
@@ -610,7 +719,14 @@ class Host:
         now: float,
     ) -> None:
         """Let the node have messages of a peer when they are committed."""
-        self._applied(peer, self.node.take(peer, messages, frames, size, now))
+        journal = self._journal
+        if journal is None:
+            self._applied(peer, self.node.take(peer, messages, frames, size, now))
+            return
+        took = Took(peer.hop, peer.link.incarnation, b"".join(frames))
+        units = sum(map(least_units, messages))
+        self._rounds.use(peer, units)
+        self._stage(journal, Staged(took, peer, messages=messages, frames=frames, units=units))
 
     def _answer(self, operator: Operator, now: float) -> None:
         if not operator.link.inbox:
@@ -622,6 +738,8 @@ class Host:
         if message.what == "status":
             self._rounds.use(operator, QUESTION_UNITS)
             self.node.send(operator.hop, Report(message.req, self.status()))
+        elif message.what == "tables":  # To look changes nothing.
+            self._apply(Staged(Asked(operator.hop, message), operator), now)
         else:
             self._submit(Asked(operator.hop, message), operator)
         if operator.link.inbox:
@@ -636,33 +754,52 @@ class Host:
 
     def _end_turn(self, now: float) -> None:
         """Write, tell the node who has gone and let in what waits, until the round is over."""
-        rounds = self._rounds
+        rounds, journal = self._rounds, self._journal
+        self._in_turn = True
         while True:
             self._flush(now)
             if rounds.over:
                 break
+            if journal is not None and journal.has_committed:
+                self._apply_next(journal)
+                continue
             if self._departed:
                 client = self._departed.pop(next(iter(self._departed)))
-                self._submit(Left(client.name, client.link.incarnation))
+                self._submit(Left(client.name, client.link.incarnation), client)
                 continue
             if self._overdue:
                 self._give_up(next(iter(self._overdue)))
                 continue
-            for hop in self._core.take_freed() if self._busy else ():
-                if hop in self._busy:
-                    rounds.add(self._busy.pop(hop))
-            while (waited := self._flow.next()) is not None:
-                rounds.add(waited)
-            peer = rounds.next()
-            if peer is None:
+            peer = self._next_peer()
+            if peer is not None:
+                self._take_from(peer, now)
+            elif journal is None or not journal.push(now, self.node.digest):
                 break
-            self._take_from(peer, now)
+        self._in_turn = False
+        if journal is not None:
+            journal.push(now, self.node.digest)
+            if not journal.has_committed:
+                self._keeper.consider_snapshot()
         if rounds.used and not self._round_ends:
             self._round_ends = True
             self._clock.callLater(0, self._guarded, self._next_round)
         if self._unacknowledged and not self._acknowledging:
             self._acknowledging = True
             self._clock.callLater(ACK_DELAY_S, self._guarded, self._acknowledge)
+
+    def _next_peer(self) -> Peer | None:
+        """Whose messages are next, if anybody's can be taken."""
+        rounds = self._rounds
+        for hop in self._core.take_freed() if self._busy else ():
+            if hop in self._busy:
+                rounds.add(self._busy.pop(hop))
+        while (waited := self._flow.next()) is not None:
+            rounds.add(waited)
+        if self._held_by_log and self._journal is not None and not self._journal.is_full:
+            for peer in self._held_by_log:
+                rounds.add(peer)
+            self._held_by_log.clear()
+        return None if self._paused else rounds.next()
 
     def _next_round(self) -> None:
         """The reactor has looked at its sockets and timers."""
@@ -707,7 +844,7 @@ class Host:
         """Put what the turn has for a peer on its link."""
         if peer.outgoing:
             self._status.messages_out += len(peer.outgoing)
-            peer.queue()
+            self.node.queue(peer)
 
     def _overflow(self, peer: Peer) -> None:
         """A queue has reached its limit: the peer reads too slowly, or has been down too long."""
@@ -753,6 +890,15 @@ class Host:
             frames = peer.link.take(now, idle=True)
             if frames:
                 peer.wire.write(b"".join(frames))
+
+    def pause(self) -> None:
+        """Take nothing in any more; what the log has is still applied."""
+        self._paused = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was taken in is applied."""
+        return self._journal is None or self._journal.is_idle
 
     def stop(self) -> None:
         """Say goodbye to the clients and close the rest; nothing is taken in any more."""

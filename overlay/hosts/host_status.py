@@ -17,9 +17,13 @@ class HostStatus:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._started_at = host.now()
         self.messages_in = 0
         self.messages_out = 0
+        self.began()
+
+    def began(self) -> None:
+        """The broker begins, or goes on with, its work now."""
+        self._started_at = self._host.now()
 
     def as_data(self) -> dict[str, Any]:
         host = self._host

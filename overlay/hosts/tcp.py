@@ -503,16 +503,27 @@ class Tcp:
 
     # Its end.
 
+    def refuse(self) -> None:
+        """Take no more connections and make none."""
+        if self._port is not None:
+            self._port.stopListening()
+        for service in self._dialling:
+            service.stopService()
+        self._dialling.clear()
+
+    def drop(self) -> None:
+        """End all connections without a goodbye, so that the other ends will come back."""
+        self.refuse()
+        for connection in list(self.connections):
+            connection.abort()
+
     def stop(self, patience_s: float) -> Deferred[None]:
         """Take no more connections and make none; the open ones say goodbye.
 
         Answers when they have ended, or have been ended after `patience_s`.
         """
-        if self._port is not None:
-            self._port.stopListening()
+        self.refuse()
         self.host.stop()
-        for service in self._dialling:
-            service.stopService()
         for connection in self.connections:
             connection.close(Goodbye())
         stopped: Deferred[None] = Deferred()

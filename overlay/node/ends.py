@@ -12,7 +12,7 @@ from overlay.wire.link import Link
 class End:
     """This node's end of the link to one peer; hosts add the connection to it."""
 
-    __slots__ = ("hop", "is_touched", "link", "outgoing")
+    __slots__ = ("digest", "hop", "is_touched", "link", "outgoing")
 
     def __init__(self, hop: Hop, link: Link) -> None:
         self.hop = hop
@@ -21,12 +21,8 @@ class End:
         self.outgoing: list[bytes] = []
         #: Whether it is among `Outputs.touched`.
         self.is_touched = False
-
-    def queue(self) -> None:
-        """Put what there is for the peer on the link."""
-        if self.outgoing:
-            self.link.send_all(self.outgoing)
-            self.outgoing.clear()
+        #: A checksum of all that was sent to the peer.
+        self.digest = 0
 
 
 class Ended(NamedTuple):

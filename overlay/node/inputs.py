@@ -28,6 +28,8 @@ class Took(_Input, frozen=True, array_like=True, gc=False, tag=1):
     """Messages of a link go to the core: their frames, one after the other."""
 
     hop: HopText
+    #: This end's life of the link: what a life has brought that is over does not count.
+    incarnation: str
     frames: bytes
 
 
@@ -92,10 +94,18 @@ class Trimmed(_Input, frozen=True, array_like=True, gc=False, tag=10):
     A hint. It changes nothing that a node sends.
     """
 
-    acknowledged: list[tuple[HopText, Natural]]
+    #: Each with the lives of the link that it is about: this end's, and the peer's.
+    acknowledged: list[tuple[HopText, str, str, Natural]]
 
 
 Input: TypeAlias = Took | Woke | Opened | Leaves | Left | Forgot | Down | Up | Asked | Trimmed
+
+
+class Digest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node had sent when it had applied the batches up to a position."""
+
+    position: Natural
+    sent: Natural
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,6 +113,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     now: float
     inputs: list[Input]
+    #: Who replays the log compares: the same code sends the same, other code may not.
+    digest: Digest | None = None
 
 
 _codec: StructCodec[Batch] = StructCodec(Batch)

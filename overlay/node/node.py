@@ -18,10 +18,11 @@ The node knows no connections. The host takes its `outputs`, in the order that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from zlib import crc32
 
 from overlay.broker.core import Broker
 from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
-from overlay.errors import PeerError
+from overlay.errors import PeerError, ProtocolError
 from overlay.messages import (
     AnyMessage,
     BrokerName,
@@ -59,6 +60,9 @@ from overlay.wire.frames import (
 )
 from overlay.wire.link import Link, Opening
 
+#: Digests are numbers below this, a prime.
+DIGEST_MODULUS = (1 << 61) - 1
+
 #: Makes the end of a client's link, with this incarnation.
 MakeEnd = Callable[[Hop, str], End]
 
@@ -81,6 +85,10 @@ class Node:
         #: When timers are due.
         self.timers: dict[str, float] = {}
         self.outputs = Outputs()
+        #: One number for all that was sent on all links. The order on each link counts, and not
+        #: the order between links. Kept for a log only, since it costs a look at every byte.
+        self.keeps_digest = False
+        self.digest = 0
         self._make_end = make_end
         #: Clients that are gone and that the core has not been told of: it must not be called while
         #: effects are being carried out, or their order would be broken.
@@ -97,8 +105,8 @@ class Node:
         match input:
             case Took():
                 end = self.ends.get(Hop(input.hop))
-                if end is None:
-                    return 0.0  # From a peer that is not here any more.
+                if end is None or not self.is_from(end, input):
+                    return 0.0
                 frames = Splitter().feed(input.frames)
                 messages = [decode_message(frame[PREFIX_SIZE:]) for frame in frames]
                 return self.take(end, messages, frames, len(input.frames), now)
@@ -129,11 +137,19 @@ class Node:
                 effects = core.receive(Hop(input.hop), input.question, now)
                 return QUESTION_UNITS + self._input(effects, now)
             case Trimmed():
-                for hop, received in input.acknowledged:
-                    if (end := self.ends.get(Hop(hop))) is not None:
-                        end.queue()
+                for hop, incarnation, peer, received in input.acknowledged:
+                    end = self.ends.get(Hop(hop))
+                    if end is not None and (end.link.incarnation, end.link.peer) == (
+                        incarnation,
+                        peer,
+                    ):
+                        self.queue(end)
                         end.link.trim(received)
                 return 0.0
+
+    def is_from(self, end: End, took: Took) -> bool:
+        """Whether messages are of the life that the link of this peer lives, and that is here."""
+        return self.ends.get(end.hop) is end and end.link.incarnation == took.incarnation
 
     def take(
         self,
@@ -165,21 +181,49 @@ class Node:
     def _open(self, opened: Opened, now: float) -> float:
         hop = Hop(opened.hop)
         if is_client(hop):
-            self.ends[hop] = end = self._make_end(hop, opened.incarnation)
+            end = self.add(hop, opened.incarnation)
             end.link.begin(opened.incarnation, opened.peer, Opening.NEW)
             return 0.0
         end = self.ends[hop]
         opening = Opening.RESET if opened.reset else Opening.NEW
         if opened.reset:
-            end.outgoing.clear()
+            self.queue(end)  # For the digest; it is given up.
         end.link.begin(opened.incarnation, opened.peer, opening)
         if not opened.reset:
             return 0.0
         return self._input(self.core.link_reset(BrokerName(hop), now), now)
 
+    def expel_source(self, hop: Hop, reason: str, now: float) -> None:
+        """Close on the peer whose input the core cannot take."""
+        end = self.ends.get(hop)
+        if end is not None:
+            self._end(end, Goodbye(ProtocolError.code, reason), expelled=True)
+            self._settle(now)
+
+    def add(self, hop: Hop, incarnation: str) -> End:
+        """Make the end of a client's link."""
+        self.ends[hop] = end = self._make_end(hop, incarnation)
+        return end
+
     def send(self, hop: Hop, message: Message) -> None:
         """Tell an operator something that comes from the host, and not from an input."""
         self._send((hop,), [_pack(message)])
+
+    def queue(self, end: End) -> None:
+        """Put what there is for a peer on its link."""
+        if end.outgoing:
+            if self.keeps_digest and not end.hop.startswith("?"):
+                before = end.digest
+                end.digest = crc32(b"".join(end.outgoing), before)
+                weight = crc32(end.hop.encode()) | 1
+                self.digest = (self.digest + weight * (end.digest - before)) % DIGEST_MODULUS
+            end.link.send_all(end.outgoing)
+            end.outgoing.clear()
+
+    def queue_all(self) -> None:
+        """Put all that there is on the links."""
+        for end in self.outputs.touched:
+            self.queue(end)
 
     # --- effects ---
 
@@ -243,7 +287,7 @@ class Node:
             self._remove(end)
             lost = 0
         else:
-            end.outgoing.clear()
+            self.queue(end)
             end.link.cut()
             lost = end.link.forget()
         self.outputs.ended.append(Ended(end, goodbye, expelled, lost))

@@ -31,7 +31,7 @@ def main() -> None:
     task: dict[str, Any] = json.loads(sys.argv[1])
     topology = Topology.model_validate(task.pop("topology"))
     settings = Settings(**task.pop("settings", {}))
-    files = {key: Path(task.pop(key)) for key in ("log_file", "trace_file") if key in task}
+    files = {key: Path(task.pop(key)) for key in ("log_file", "trace_file", "state") if key in task}
     core = Fragile if task.pop("fragile", False) else Broker
     name = task.pop("name")
     if "files" in task:

@@ -99,9 +99,9 @@ def running(
 @contextlib.contextmanager
 def running_all(log_dir: Path, tasks: dict[str, dict[str, Any]]) -> Iterator[list[Process]]:
     """Several of them, which take their time to start together; options by name."""
-    starting = [_start(log_dir, name, options) for name, options in tasks.items()]
+    starting = [start(log_dir, name, options) for name, options in tasks.items()]
     try:
-        yield [_await_ready(*started) for started in starting]
+        yield [started(*each) for each in starting]
     finally:
         for popen, _, _ in starting:
             if popen.poll() is None:
@@ -109,7 +109,7 @@ def running_all(log_dir: Path, tasks: dict[str, dict[str, Any]]) -> Iterator[lis
                 popen.wait()
 
 
-def _start(
+def start(
     log_dir: Path, name: str, options: dict[str, Any]
 ) -> tuple[subprocess.Popen[bytes], Path, int]:
     """The process, its log, and the pipe on which it says its port."""
@@ -127,7 +127,7 @@ def _start(
     return popen, log, reading
 
 
-def _await_ready(popen: subprocess.Popen[bytes], log: Path, pipe: int) -> Process:
+def started(popen: subprocess.Popen[bytes], log: Path, pipe: int) -> Process:
     with os.fdopen(pipe) as ready:
         port = ready.readline()
     assert port, f"a broker did not start:\n{log.read_text() if log.exists() else ''}"

@@ -78,9 +78,13 @@ class Setting:
         self.host = Host(
             self.core, dict.fromkeys(names, 0.0), self.clock, self.crash, settings=settings
         )
+        self.made(self.host)
         self.wires: dict[str, Recorded] = {}
         self.connect("broker", "A")
         self.connect("broker", "B")
+
+    def made(self, host: Host) -> None:
+        """What is done to a host before anybody connects."""
 
     def crash(self) -> None:
         raise  # The host calls it while it handles the exception.

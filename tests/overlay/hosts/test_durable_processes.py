@@ -1,0 +1,178 @@
+"""Broker processes that are killed and started again with what they have kept."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import padres_tx
+from overlay.filters import Filter
+from overlay.log.file_log import FileLog
+from overlay.messages import Pub
+from tests.overlay.broker_processes import (
+    Process,
+    RawClient,
+    free_ports,
+    inspect,
+    start,
+    started,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("durable-processes")]
+
+X = "[class,eq,'x']"
+
+
+class Brokers:
+    """A chain of brokers, each with a state directory, that can be ended and started again."""
+
+    def __init__(self, directory: Path, durability: str, count: int, **options: Any) -> None:
+        self._directory = directory
+        names = [f"B{n}" for n in range(1, count + 1)]
+        self.ports = dict(zip(names, free_ports(count), strict=True))
+        self._options = {
+            "topology": {
+                "name": "t",
+                "brokers": [{"name": name, "port": port} for name, port in self.ports.items()],
+                "edges": [{"a": a, "b": b} for a, b in itertools.pairwise(names)],
+            },
+            "durability": durability,
+            **options,
+        }
+        self.processes: dict[str, Process] = {}
+
+    def address(self, name: str) -> str:
+        return f"127.0.0.1:{self.ports[name]}"
+
+    def state(self, name: str) -> Path:
+        return self._directory / name
+
+    async def start(self, *names: str) -> None:
+        starting = {
+            name: start(self._directory, name, {**self._options, "state": str(self.state(name))})
+            for name in names
+        }
+        for name, popen in starting.items():
+            self.processes[name] = await asyncio.to_thread(started, *popen)
+
+    async def end(self, how: signal.Signals, *names: str) -> None:
+        for name in names:
+            self.processes[name].popen.send_signal(how)
+        for name in names:
+            await asyncio.to_thread(self.processes[name].popen.wait)
+
+
+@asynccontextmanager
+async def brokers(
+    directory: Path, durability: str, count: int = 3, **options: Any
+) -> AsyncIterator[Brokers]:
+    those = Brokers(directory, durability, count, **options)
+    try:
+        await those.start(*those.ports)
+        yield those
+    finally:
+        for process in those.processes.values():
+            if process.popen.poll() is None:
+                process.popen.kill()
+                process.popen.wait()
+
+
+async def stream(those: Brokers, disturb: Any) -> tuple[int, list[int], list[int]]:
+    """Publish from the first broker while something happens; what two subscribers have received,
+    one at the last broker with a callback, one at the second with an iterator."""
+    called: list[int] = []
+    iterated: list[int] = []
+    first, second, *_, last = [those.address(name) for name in those.ports]
+    async with (
+        padres_tx.connect(first, name="P", reconnect_s=60) as publisher,
+        padres_tx.connect(last, name="S1", reconnect_s=60) as with_callback,
+        padres_tx.connect(second, name="S2", reconnect_s=60) as with_iterator,
+    ):
+        await publisher.advertise(X)
+        await with_callback.subscribe(X, lambda n: called.append(n["n"]))
+        await with_iterator.subscribe(X)
+
+        async def iterate() -> None:
+            async for notification in with_iterator.notifications():
+                iterated.append(notification["n"])
+
+        iterating = asyncio.create_task(iterate())
+        disturbing = asyncio.create_task(disturb)
+        number = 0
+        while not disturbing.done():
+            await publisher.publish({"class": "x", "n": number})
+            number += 1
+            await asyncio.sleep(0.001)
+        await disturbing
+        while min(len(called), len(iterated)) < number:
+            await asyncio.sleep(0.01)  # What is lost runs into the test's timeout.
+        iterating.cancel()
+    return number, called, iterated
+
+
+@pytest.mark.parametrize(
+    ("durability", "how"),
+    [("disk", signal.SIGKILL), ("disk", signal.SIGTERM), ("memory", signal.SIGTERM)],
+)
+def test_a_stream_passes_brokers_that_are_started_again(
+    tmp_path: Path, durability: str, how: signal.Signals
+) -> None:
+    async def restart(those: Brokers) -> None:
+        for victims in (["B2"], ["B3"], ["B1"], list(those.ports)):
+            await those.end(how, *victims)
+            await those.start(*victims)
+
+    async def run() -> tuple[int, list[int], list[int]]:
+        async with brokers(tmp_path, durability) as those:
+            return await stream(those, restart(those))
+
+    number, called, iterated = asyncio.run(run())
+    assert called == list(range(number))
+    assert iterated == list(range(number))
+
+
+def test_an_input_that_makes_the_core_fail_ends_the_broker_once(tmp_path: Path) -> None:
+    """The next start leaves it out, and closes on the client that has sent it."""
+
+    async def run() -> None:
+        async with brokers(tmp_path, "disk", 1, fragile=True) as those:
+            good, bad = RawClient("good").join(those.ports["B1"]), RawClient("bad")
+            bad.join(those.ports["B1"])
+            bad.operate("adv", Filter(cls="x"))
+            bad.send(Pub("bad", 1, {"cls": "x"}, b"bug", life=bad.life))
+            assert await asyncio.to_thread(those.processes["B1"].popen.wait) == 1
+            await those.start("B1")
+            clients = inspect(those.ports["B1"], "tables")["clients"]
+            assert [entry["client"] for entry in clients] == ["good"]
+            good.cut()
+            assert good.connect(those.ports["B1"]).value == "resumed"
+
+    asyncio.run(run())
+
+
+def test_a_checkpoint_leaves_nothing_to_replay(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with brokers(tmp_path, "disk", 1) as those:
+            client = RawClient("c").join(those.ports["B1"])
+            client.operate("sub", Filter(cls="x"))
+            await those.end(signal.SIGKILL, "B1")
+            options = {**those._options, "state": str(those.state("B1")), "checkpoint": True}
+            popen, _, _ = start(tmp_path, "B1", options)
+            assert await asyncio.to_thread(popen.wait) == 0
+            log = FileLog(those.state("B1"), broker="B1", version="any", birth="")
+            latest = log.latest_snapshot()
+            assert latest is not None
+            assert latest[0] == log.last > 0
+            log.close()
+            await those.start("B1")
+            subs = inspect(those.ports["B1"], "tables")["prt"]
+            assert [entry["client"] for entry in subs] == ["c"]
+
+    asyncio.run(run())

@@ -1,0 +1,269 @@
+"""The host with a log: nothing leaves before what it follows from is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from overlay.broker.core import Broker
+from overlay.filters import Filter
+from overlay.hosts.host import LOG_RETRY_S, Host
+from overlay.log.log import AppendOutcome, Failed, Full
+from overlay.log.memory_log import MemoryLog
+from overlay.messages import (
+    PROTOCOL_VERSION,
+    BrokerName,
+    Hello,
+    Hop,
+    Join,
+    Message,
+    Operation,
+    Pub,
+)
+from overlay.node import journal as journal_module
+from overlay.node.inputs import Took, decode_batch
+from overlay.node.recovery import Failing, InputFails, recover
+from overlay.wire.codec import decode
+from overlay.wire.frames import PREFIX_SIZE, Splitter
+from overlay.wire.link import ACK_DELAY_S
+from tests.overlay.hosts.test_host import Recorded, Setting
+
+
+class SlowLog(MemoryLog):
+    """Commits when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__("birth", keep=True)
+        self.waiting: list[Callable[[], None]] = []
+
+    def append(
+        self, expected_last: int, batch: bytes, done: Callable[[AppendOutcome], None]
+    ) -> None:
+        self.waiting.append(lambda: MemoryLog.append(self, expected_last, batch, done))
+
+
+class Keeper:
+    """Notes what the host tells it."""
+
+    def __init__(self) -> None:
+        self.failed: list[Failing] = []
+        self.chances = 0
+
+    def applied(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def failed_at(self, where: Failing) -> None:
+        self.failed.append(where)
+
+    def consider_snapshot(self) -> None:
+        self.chances += 1
+
+
+class Logged(Setting):
+    """The setting of `test_host`, whose host has a log."""
+
+    def __init__(self, core: type[Broker] = Broker) -> None:
+        self.log = SlowLog()
+        self.keeper = Keeper()
+        self._core_type = core
+        super().__init__(core)
+
+    def made(self, host: Host) -> None:
+        host.use_log(self.log, 0, self.keeper)
+
+    def commit(self) -> None:
+        """Commit all that is on its way, and what follows from that."""
+        while self.log.waiting:
+            self.log.waiting.pop(0)()
+            self.clock.advance(0)
+
+    def connect(self, role: object, name: str) -> None:
+        super().connect(role, name)  # type: ignore[arg-type]
+        self.commit()
+
+    def say(self, name: str, *messages: Message) -> None:
+        super().say(name, *messages)
+        self.commit()
+
+    def replayed(self) -> Host:
+        """Another host with what the log has led to."""
+        other = Setting.__new__(Setting)
+        names = [BrokerName("A"), BrokerName("B")]
+        core = self._core_type(BrokerName("M"), names)
+        host = Host(core, dict.fromkeys(names, 0.0), self.clock, other.crash, birth="birth")
+        recovered = recover(host.node, self.log)
+        host.go_on(recovered.now)
+        return host
+
+
+def frames_of(host: Host) -> dict[str, list[bytes]]:
+    """What each link of a host keeps for its peer."""
+    ends = host.node.ends
+    return {hop: [*ends[hop].link.unacked, *ends[hop].link.outbox] for hop in sorted(ends)}
+
+
+def test_nothing_that_follows_from_an_input_leaves_before_the_log_has_it() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.clock.advance(ACK_DELAY_S)
+    for wire in setting.wires.values():
+        wire.writes.clear()
+    setting.arrive("A", Pub("p", 1, {"cls": "x"}))
+    setting.clock.advance(ACK_DELAY_S)
+    assert [wire.writes for wire in setting.wires.values()] == [[], [], []]
+    setting.commit()
+    assert setting.wires["s"].take() == [Pub("p", 1, {"cls": "x"})]
+    setting.clock.advance(ACK_DELAY_S)
+    assert setting.wires["A"].writes, "the acknowledgement"
+
+
+def test_inputs_that_come_while_the_log_is_busy_make_one_batch() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    before = setting.log.last
+    for n in range(10):
+        setting.arrive("A", Pub("p", n, {"cls": "x"}))
+    assert len(setting.log.waiting) == 1
+    setting.commit()
+    assert setting.log.last == before + 2
+    assert [m.seq for m in setting.wires["s"].take() if isinstance(m, Pub)] == list(range(10))
+
+
+def test_a_replay_puts_the_same_frames_on_every_link() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.subscribed("t")
+    for n in range(50):
+        setting.say("A", Pub("p", n, {"cls": "x"}, b"payload"))
+    setting.say("s", Operation(9, "usub", "s", 2, Filter(cls="x")))
+    host = setting.replayed()
+    assert frames_of(host) == frames_of(setting.host)
+    assert host.node.digest == setting.host.node.digest
+    assert {hop: end.link.handed_over for hop, end in host.node.ends.items()} == {
+        hop: end.link.handed_over for hop, end in setting.host.node.ends.items()
+    }
+
+
+def test_what_was_not_committed_is_asked_for_again_after_a_restart() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.say("A", Pub("p", 1, {"cls": "x"}))
+    setting.arrive("A", Pub("p", 2, {"cls": "x"}))
+    taken = setting.host.node.ends[Hop("A")].link.handed_over
+    host = setting.replayed()
+    wire = Recorded()
+    incarnation = host.neighbours[BrokerName("A")].link.incarnation
+    host.accept(wire, Hello(PROTOCOL_VERSION, "broker", "A", "i-A", incarnation))
+    [frame, *_] = Splitter().feed(b"".join(wire.writes))
+    hello = decode(frame[PREFIX_SIZE:])
+    assert isinstance(hello, Hello)
+    assert (hello.received, hello.peer) == (taken, "i-A")
+
+
+def test_a_client_resumes_its_link_with_a_restarted_broker() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.say("A", Pub("p", 1, {"cls": "x"}))
+    received = setting.host.node.ends[Hop("@s")].link.pending - 1
+    acked = setting.host.node.ends[Hop("@s")].link.acknowledged
+    host = setting.replayed()
+    wire = Recorded()
+    incarnation = host.node.ends[Hop("@s")].link.incarnation
+    hello = Hello(PROTOCOL_VERSION, "client", "s", "i-s", incarnation, acked + received)
+    host.accept(wire, hello)
+    assert wire.take() == [Pub("p", 1, {"cls": "x"})]
+
+
+def test_a_hello_waits_for_what_its_peer_said_before() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.arrive("A", Pub("p", 1, {"cls": "x"}))
+    incarnation = setting.host.neighbours[BrokerName("A")].link.incarnation
+    before = setting.host.node.ends[Hop("A")].link.handed_over
+    wire = Recorded()
+    setting.wires["A"].abort = lambda: None  # type: ignore[method-assign]
+    setting.host.accept(wire, Hello(PROTOCOL_VERSION, "broker", "A", "i-A", incarnation))
+    assert wire.writes == []
+    setting.commit()
+    [frame, *_] = Splitter().feed(b"".join(wire.writes))
+    hello = decode(frame[PREFIX_SIZE:])
+    assert isinstance(hello, Hello)
+    assert hello.received == before + 1
+
+
+def test_a_full_disk_holds_what_comes_and_goes_on_when_there_is_room() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    setting.arrive("A", Pub("p", 1, {"cls": "x"}))
+    journal = setting.host.journal
+    assert journal is not None
+    setting.log.waiting.clear()
+    journal._appended(Full("no space left on device"))
+    assert journal.problem == "no space left on device"
+    setting.arrive("A", Pub("p", 2, {"cls": "x"}))
+    assert setting.log.waiting == [], "it is left alone for a while"
+    setting.clock.advance(LOG_RETRY_S)
+    setting.commit()
+    assert journal.problem == ""
+    assert [m.seq for m in setting.wires["s"].take() if isinstance(m, Pub)] == [1, 2]
+
+
+def test_peers_wait_when_much_is_staged_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_module, "STAGED_BYTES", 1000)
+    setting = Logged()
+    setting.subscribed("s")
+    journal = setting.host.journal
+    assert journal is not None
+    inbox = setting.wires["A"].peer.link.inbox
+    for n in range(100):
+        setting.arrive("A", Pub("p", n, {"cls": "x"}, bytes(100)))
+    assert journal.is_full
+    assert len(inbox) > 80
+    setting.commit()
+    assert not inbox
+    assert [m.seq for m in setting.wires["s"].take() if isinstance(m, Pub)] == list(range(100))
+
+
+def test_a_log_that_fails_ends_the_broker() -> None:
+    setting = Logged()
+    setting.arrive("A", Join(0, "q", "A"))
+    journal = setting.host.journal
+    assert journal is not None
+    with pytest.raises(Exception, match="the disk is gone"):
+        journal._appended(Failed("the disk is gone"))
+
+
+class Fragile(Broker):
+    """A core that fails at a publication with number 13."""
+
+    def take(self, source: Hop, messages, now: float, start: int = 0):  # type: ignore[no-untyped-def]
+        if any(isinstance(m, Pub) and m.seq == 13 for m in messages):
+            raise ZeroDivisionError("13")
+        return super().take(source, messages, now, start)
+
+
+def test_the_source_of_an_input_at_which_the_core_fails_is_expelled_by_a_replay() -> None:
+    setting = Logged(Fragile)
+    setting.subscribed("s")
+    setting.say("s", Operation(7, "adv", "s", 5, Filter(cls="y")))
+    setting.arrive("s", Pub("s", 13, {"cls": "y"}))
+    with pytest.raises(ZeroDivisionError):
+        setting.commit()
+    [where] = setting.keeper.failed
+    inputs = decode_batch(dict(setting.log.read(0))[where.position]).inputs
+    failing = inputs[where.place]
+    assert isinstance(failing, Took)
+    assert failing.hop == "@s"
+    core = Fragile(BrokerName("M"), [BrokerName("A"), BrokerName("B")])
+    host = Host(core, dict.fromkeys(setting.host.neighbours, 0.0), setting.clock, lambda: None)
+    with pytest.raises(InputFails) as caught:
+        recover(host.node, setting.log)
+    assert caught.value.where == where
+    core = Fragile(BrokerName("M"), [BrokerName("A"), BrokerName("B")])
+    host = Host(core, dict.fromkeys(setting.host.neighbours, 0.0), setting.clock, lambda: None)
+    recover(host.node, setting.log, skip={where})
+    assert Hop("@s") not in host.node.ends
+    assert "s" not in core.routing.crt
