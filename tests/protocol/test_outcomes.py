@@ -246,6 +246,16 @@ def test_brokers_and_clients_ask_by_their_own_messages(engine: str) -> None:
         one.raw("B1", one.codec.encode(["", 62]))
 
 
+@pytest.mark.parametrize("engine", DECIDED)
+def test_a_neighbour_answers_a_question_once(engine: str) -> None:
+    one = OneBroker(engine, neighbours=["B1", "B3"])
+    one.here("D")
+    one.say("D", AskOutcome(TX))
+    assert one.hear("B1", Answer(TX, "unknown")) == []
+    with pytest.raises(ProtocolError, match="was not asked"):
+        one.hear("B1", Answer(TX, "unknown"))
+
+
 def test_a_side_that_has_ended_it_alone_asks_first() -> None:
     """D-TX: B2 has voted yes, and B1 was restarted before the decision came."""
     one = OneBroker("d-tx", neighbours=["B1"])
@@ -333,6 +343,20 @@ def test_what_the_client_knows_itself_is_not_asked() -> None:
     half.told(Ended(tx.id, True))
     (told,) = half.transactions.questions.ask(tx.name)[1]
     assert isinstance(told, OutcomeLearned) and told.result is tx.result
+
+
+def test_a_client_asks_why_so_often_and_not_oftener() -> None:
+    half = Half()
+    why = half.transactions.questions.explain
+    assert why("no id") == []
+    names = [f"X:0:{number}" for number in range(client_messages.QUESTIONS_PER_CLIENT)]
+    for number, name in enumerate(names):
+        half.transactions.questions.ask(name, "d-tx")
+        assert said(why(name)) == [AskOutcome(("X", 0, number), at_once=True)]
+    tx = half.begin()
+    assert why(tx.name) == [], "one too many"
+    half.told(OutcomeReply(("X", 0, 3), "waiting", "", "B3 is away"), engine="d-tx")
+    assert said(why(tx.name)) == [AskOutcome(tx.id, at_once=True)]
 
 
 def test_wrong_questions_raise_at_the_call() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.errors import FilterError
+from overlay.filters import Filter
+from overlay.messages import Hop
 from overlay.wire.codec import FRAME_LIMIT
 from padres_tx import static
 from padres_tx.client.operations import DEPTH_LIMIT, Op
@@ -17,6 +19,7 @@ from padres_tx.client.static_plan import STEP_LIMIT, StaticPlan
 from padres_tx.client_messages import RECEIVERS_LIMIT, Step
 from padres_tx.errors import BadName, BadTransaction
 from padres_tx.protocol.admission import in_order
+from padres_tx.protocol.static_state import StaticState
 
 P1 = {"class": "p1"}
 X1 = {"class": "p1", "x": "x1"}
@@ -311,3 +314,13 @@ def test_a_plan_in_which_everything_waits_for_everything_is_no_work() -> None:
     """It took a broker half a minute, in which it did nothing else."""
     steps = [Step("E", "sub", after=tuple(range(at))) for at in range(STEP_LIMIT)]
     assert in_order(steps) == list(range(STEP_LIMIT))
+
+
+def test_a_step_that_was_started_elsewhere_is_not_started_again() -> None:
+    tx = StaticState(("E", 0, 1), (), {}, Hop("@E"), 0.0, long=False, deadline_s=0.0)
+    tx.steps = [Step("E", "sub", Filter(x=at)) for at in range(3)]
+    tx.arm()
+    tx.started.add(0)  # Its own broker has carried it out, and has said so.
+    assert tx.start() == 1
+    assert tx.ready and tx.start() == 2
+    assert not tx.ready

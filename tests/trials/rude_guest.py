@@ -369,6 +369,12 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+def _warnings(directory: Path) -> str:
+    """The last warnings and errors in the brokers' logs."""
+    lines = [line for log in sorted(directory.rglob("*.log")) for line in log.open()]
+    return "".join([line for line in lines if '"info"' not in line][-20:])
+
+
 def play(*, size: int, acts: list[str]) -> Findings:
     """Run the trial on `three`."""
     with (
@@ -390,7 +396,7 @@ def play(*, size: int, acts: list[str]) -> Findings:
         guest = _start("--guest", f"{first},{last}", "--size", str(size), "--acts", ",".join(acts))
         stack.callback(guest.kill)
         said, _ = guest.communicate()
-        assert guest.returncode == 0, "the guest failed"
+        assert guest.returncode == 0, f"the guest failed\n{_warnings(running.directory)}"
         time.sleep(PAUSE_S)
         publisher = processes[0]
         publisher.communicate()

@@ -399,3 +399,25 @@ def test_an_operator_sees_the_tables() -> None:
     [(hops, report)] = sent(tell(core, "?1", Inspect(4, "tables")))
     assert hops == ("?1",)
     assert report.body["srt"][0]["filter"] == "[class,eq,'p1'],[x,eq,'x1']"
+
+
+def test_a_name_that_is_taken_is_refused_with_the_broker_that_has_it_and_who_is_missing() -> None:
+    core = broker("B1", "B3")
+    tell(core, "B1", Join(0, "E", "B7"))
+
+    def reason() -> str:
+        done, closed = tell(core, "@E", Join(5, "E", ""))
+        assert isinstance(done, Send) and isinstance(closed, Close)
+        assert done.hops == (closed.hop,)
+        assert isinstance(done.message, Done) and done.message.req == 5
+        assert done.message.code == closed.code == "name-taken"
+        assert done.message.reason == closed.reason
+        return closed.reason
+
+    assert reason() == "a client named 'E' is connected already at broker B7"
+    core.link_down(BrokerName("B3"), 0.0)
+    assert reason() == "a client named 'E' is connected already at broker B7", "not behind B3"
+    core.link_down(BrokerName("B1"), 0.0)
+    assert reason().startswith(
+        "a client named 'E' is connected already at broker B7; unreachable: B1"
+    )
