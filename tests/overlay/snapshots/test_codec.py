@@ -101,7 +101,7 @@ def test_values_come_back_equal_and_of_their_types(what: Any) -> None:
     back = kept(what)
     assert back == what
     assert type(back) is type(what)
-    if not isinstance(what, msgspec.Raw | set):
+    if not isinstance(what, msgspec.Raw | set | frozenset):  # A set's order may differ.
         assert repr(back) == repr(what)
 
 
