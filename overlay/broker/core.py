@@ -12,7 +12,7 @@ Here are the inputs, what engines and services call, and the parts that do the w
 | `waiting` | lets an operation wait for undecided transactions, in its turn |
 | `operations` | carries an operation out: admits it, changes the tables, asks the neighbours |
 | `busy` | does long work in slices, while its source waits |
-| `requests` | counts the answers of neighbours, and answers whoever has asked |
+| `requests` | counts the answers of neighbours, and answers the requests of others |
 | `membership` | lets clients in and forgets them |
 | `links` | follows the links to neighbours, and adapts the tables to a reset |
 

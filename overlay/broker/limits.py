@@ -1,4 +1,4 @@
-"""How much a broker keeps in all, whoever brings it, and how much of that is used.
+"""How much a broker keeps in all, of all clients together, and how much of that is used.
 
 Each client has limits of its own, which keep one client from using up what is for all. The totals
 keep a broker from running out of memory when very many come together. What is beyond a total is
@@ -22,7 +22,7 @@ ENTRIES_PER_BROKER = 1_000_000
 #: is refused. Decisions take milliseconds, so a queue like this means that something is stuck.
 WAITING_PER_BROKER = 100_000
 
-#: Those of one client that may wait for its own words.
+#: Those of one client that may wait for what a transaction has reserved.
 WAITING_PER_CLIENT = 10_000
 
 

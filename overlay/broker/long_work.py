@@ -1,12 +1,12 @@
 """Plain work that is too much for one turn, cut into operations and slices that are not.
 
 A client with a hundred thousand entries un-subscribes from all of them, or leaves; an advertisement
-attracts as many subscriptions. Each used to be one step. Here is how it is done in parts, and why
-nobody can tell the difference but by the clock.
+attracts as many subscriptions. Here is how this is done in parts, and why the
+parts differ from one step in nothing but the time.
 
 **A client's operation that concerns very many of its own entries** (`LongOperation`), at its edge
-broker. The last word decides: a word covers those before it. So the operation is stored first, as a
-word like any other, an un-subscription as a hole even if it will carve nothing in the end. From
+broker. The last word decides: an operation covers those before it. So it is stored first, as any
+other, an un-subscription as a hole even if it will carve nothing in the end. From
 that moment on every publication is routed as if all were done: what it covers decides nothing any
 more. Then the covered entries are dropped, so many at a time, and at last the hole, if it carves
 nothing. Each part is a plain operation of its own, with the filter of the whole: neighbours carry
@@ -19,15 +19,15 @@ where subscriptions have to be, and what its own client may publish; the client 
 before all is done, and subscriptions follow each part as they follow any other un-advertisement.
 (With the hole first, each look at what is advertised would have to pass all that it covers.)
 
-What the client says meanwhile waits until all is done, whatever it is: its link is *busy*
-(`Broker.is_busy`), the host hands nothing over from it, and what comes all the same waits here. So
-the order of what a client says is kept, and its own words do not change under the search. Others
-go on. The client is answered when all parts are done everywhere, since all belong to one task.
+All messages of the client wait until this is done: its link is *busy* (`Broker.is_busy`), the host
+hands nothing over from it, and what comes all the same waits here. So the order of the client's
+messages is kept, and its entries do not change under the search. Others go on. The client is
+answered when all parts are done everywhere, since all belong to one task.
 
 **A client that leaves with very many entries** (`LongLeave`), at its edge broker: they are taken
 back part by part, each a plain operation again, and when few are left it leaves as any other. A
 client of this name that comes meanwhile waits on the busy link; elsewhere the name is taken until
-all brokers have forgotten the client, as ever. That it is gone in part nobody can see but in what
+all brokers have forgotten the client, as ever. That the client is gone in part shows only in what
 is not sent to it any more.
 
 **Subscriptions that an (un-)advertisement moves** (`MovingSubscriptions`), at every broker. The
@@ -70,7 +70,7 @@ DROP_UNITS = 6
 MOVE_UNITS = 6
 
 #: Answers of neighbours for which long work waits before it goes on, and those up to which it need
-#: not. What it sends shares the links with everybody's publications: a slower neighbour would have
+#: not. What it sends shares the links with all publications: a slower neighbour would have
 #: all of it in front of them.
 ANSWERS_AWAITED = 64
 ANSWERS_FEW = 32
@@ -135,14 +135,14 @@ class LongOperation(LongWork):
         self._stored = False
         #: An un-advertisement is stored at last; see the module's docstring.
         self._is_stored_last = operation.kind == "uadv"
-        #: The client's words that the filter covers, and whether one of them says yes.
+        #: The client's entries that the filter covers, and whether one of them says yes.
         self._covered: list[int] = []
         self._loses = False
         #: Holes that the filter does not cover, and that may carve nothing any more.
         self._doubtful: list[Entry] = []
         self._search_hole: Search[Entry] | None = None
-        #: Whether the client holds a part of what it takes back, and words that this carves. For a
-        #: word that says yes neither matters.
+        #: Whether the client holds a part of what it takes back, and entries that this carves.
+        #: For an operation that says yes neither matters.
         self._is_held = operation.positive
         self._carves = operation.positive
 
@@ -229,7 +229,7 @@ class LongOperation(LongWork):
         return Worked([], self.broker.slice, True)
 
     def _carves_something(self, hole: Entry, looks: LookBudget) -> bool | None:
-        """Whether a hole carves a word of before; None if one has to look at more to tell."""
+        """Whether a hole carves an earlier entry; None if more entries have to be looked at."""
         client, view = hole.client, self.broker.versions.view()
         if self._search_hole is None:
             try:

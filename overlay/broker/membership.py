@@ -59,7 +59,7 @@ class Membership:
     def check(self, source: Hop, client: str) -> None:
         """Raises ProtocolError unless the source is this client, and was let in."""
         if source not in self.joined or source[1:] != client:
-            raise ProtocolError(f"{source} speaks in the name of {client!r}")
+            raise ProtocolError(f"{source} sent an operation in the name of {client!r}")
 
     def next_number(self, source: Hop) -> int:
         """The number of a client's next operation."""
@@ -113,7 +113,7 @@ class Membership:
     def _check_new(self, source: Hop, client: ClientName) -> None:
         """Raises ProtocolError if a client may not join by this name here."""
         if source[1:] != client or source in self.joined or source in self.joining:
-            raise ProtocolError(f"{source} joins as {client!r}")
+            raise ProtocolError(f"{source} asked to join as {client!r}")
         if not NAME_PATTERN.fullmatch(client):
             raise ProtocolError(f"invalid client name {client!r}")
 

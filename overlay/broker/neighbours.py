@@ -112,7 +112,7 @@ class NeighbourLinks:
         if not NAME_PATTERN.fullmatch(name):
             raise ProtocolError(f"invalid broker name {name!r} from {source}")
         if name == broker.name or (name != source and Hop(name) in broker.routing.neighbours):
-            raise ProtocolError(f"{source} speaks of {name}, which is not behind it")
+            raise ProtocolError(f"{source} reported broker {name}, which is not behind it")
 
     def _record(self, kind: TraceKind, neighbour: Hop, now: float) -> list[Effect]:
         broker = self._broker

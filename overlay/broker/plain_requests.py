@@ -1,4 +1,4 @@
-"""The plain requests of a broker: what it asked its neighbours, and whom it has to answer.
+"""The plain requests of a broker: what it asked its neighbours, and whose answers are due.
 
 A request that other brokers have to carry out, too, is a `Task` (`overlay.broker.requests`). When
 every neighbour that was asked has answered, the task is finished, and its origin gets its answer:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
 #: Plain operations of one client that may be under way, here and at other brokers, before its next
-#: message is taken. They share the links with everybody's publications, so this bounds how far one
-#: client can fill them: with operations of 50 us, 6 ms. Over links with a delay it bounds the
+#: message is taken. They share the links with all publications, so this bounds how far one client
+#: can fill them: with operations of 50 us, 6 ms. Over links with a delay it bounds the
 #: client's rate: 1,280 operations/s at a round trip of 100 ms.
 UNDER_WAY_PER_CLIENT = 128
 

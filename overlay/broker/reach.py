@@ -20,8 +20,8 @@ from overlay.errors import ProtocolError
 from overlay.messages import BrokerName, Hop, Reachability
 from overlay.stored import stored, stored_value
 
-#: Reports that are kept, some for each link of the largest tree that is thought of; whoever sends
-#: more makes them up.
+#: Reports that are kept, some for each link of the largest tree that is thought of; a peer that
+#: sends more makes them up.
 REPORT_LIMIT = 10_000
 
 
@@ -43,7 +43,7 @@ class Reach:
 
     def __init__(self, name: BrokerName) -> None:
         self._name = name
-        #: For each missing broker and whoever reports it: the neighbour that the report came from;
+        #: For each missing broker and its reporter: the neighbour that the report came from;
         #: the missing one itself if it is a neighbour of ours.
         self._missing: dict[Missing, Hop] = {}
 

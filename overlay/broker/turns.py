@@ -1,7 +1,7 @@
 """Long work in slices: how much a broker does before it takes the next input.
 
-A broker does one thing at a time, so whatever it does holds everybody up. No input may take longer
-than a person would call at once; what is more is cut into slices. The core does one slice, keeps
+A broker does one thing at a time, so all else waits for what it does. No input may take longer than
+a person would call at once; what is more is cut into slices. The core does one slice, keeps
 the rest in its state and asks to be woken without delay (`SetTimer(WORK, 0)`). What waits on its
 links is taken first, so slices and other inputs alternate. A slice is an input like any other: the
 same inputs in the same order still give the same effects.
@@ -29,7 +29,7 @@ WORK = "work"
 
 #: Units of work in one slice. A unit is one operation or one table entry that has to be looked at:
 #: up to 25 us here (2026, one core of a server), 75 us on a slow machine. So a slice takes 5 ms,
-#: and 15 ms on the slow machine, while 20 ms is what nobody should have to wait.
+#: and 15 ms on the slow machine, while no message should wait 20 ms.
 SLICE = 200
 
 #: The job that goes on with what waits for a decision.

@@ -349,9 +349,9 @@ class Index(Generic[E]):
         return self._in_order(found, view)
 
     def some_overlapping(self, filter: Filter) -> Iterator[E | None]:
-        """The entries that overlap, whatever their versions, found one by one: for whoever needs
-        the first few. Each look at a record or node that finds nothing yields None. The index must
-        not change meanwhile; for that there is `search`."""
+        """The entries that overlap, whatever their versions, found one by one, for a caller that
+        needs the first few. Each look at a record or node that finds nothing yields None. The index
+        must not change meanwhile; for that there is `search`."""
         overlaps, predicates = filter.overlaps, filter.predicates
         stack: list[Iterator[TreeNode[E]]] = [iter((self._root,))]
         while stack:
@@ -426,7 +426,7 @@ class Index(Generic[E]):
 class Search(Generic[E]):
     """The entries that overlap a filter, found piece by piece, while the index may change.
 
-    Whoever searches has to see whether what was found is still there. What was there when the
+    The caller has to see whether what was found is still there. What was there when the
     search began and is still there is found once: records never move up in the tree or from one
     branch to another. What comes later may be found or not.
     """

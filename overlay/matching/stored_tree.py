@@ -1,6 +1,6 @@
 """The search tree as plain data, and back, for snapshots.
 
-The shape of a tree depends on all that was ever inserted and removed. Nobody sees it in what is
+The shape of a tree depends on all that was ever inserted and removed. It does not show in what is
 found, but long work that searches piece by piece (`index.Search`) goes on from slice to slice by
 it. So a snapshot has the tree as it is, and thawing sorts nothing anew.
 

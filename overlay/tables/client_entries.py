@@ -1,7 +1,7 @@
 """What one client holds in a space, as `overlay.tables.last_word` asks for it.
 
-Whoever asks may limit how much is looked at: a broker does nothing else meanwhile, and does in
-slices (`overlay.broker.long_work`) what takes more.
+The caller may limit how much is looked at: a broker does nothing else meanwhile, and does in slices
+(`overlay.broker.long_work`) what takes more.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ attribute by attribute, and a search looks at those of one attribute: the one wi
 an entry says of other attributes does not matter; in the tree of the index, which finds what
 overlaps, all entries that do not name an attribute would be near.
 
-A broker asks this whenever a client with many entries says one more word. It knows no versions.
+A broker searches here for each new operation of a client with many entries. Versions are not known
+here.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ that finds nothing has read that there is nothing.
 
 A footprint is of one broker, and of one plain operation or one transaction. This module knows
 nothing of when to compare them. They are compared often, each with all that are undecided at a
-broker, and mostly have nothing in common: the values on which all filters of a side insist
-(`Hull`) tell that at a glance.
+broker, and mostly have nothing in common: the values that all filters of a side require
+(`Hull`) show that at a glance.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Footprint:
         #: Whether it counts as having read all advertisements.
         self.whole_srt = False
         self.prt = Reads()
-        #: Clients' own words in a table ("sub" or "adv") around a filter or at a point.
+        #: Clients' own entries in a table ("sub" or "adv") around a filter or at a point.
         self.own: dict[tuple[str, str], Reads] = {}
         self.wrote_sub: list[tuple[str, Filter]] = []
         self.wrote_adv: list[tuple[str, Filter]] = []
@@ -110,7 +110,7 @@ class Footprint:
             self._add_own(pub.client, "adv", pub.point)
 
     def looks_at(self, client: str, table: str, filter: Filter) -> None:
-        """Add that a client's own words in a table ("sub" or "adv") were read around a filter."""
+        """Add that a client's own entries in a table ("sub" or "adv") were read around a filter."""
         self._add_own(client, table, filter)
         self._read.add_filter(filter)
 
@@ -181,7 +181,7 @@ class Footprint:
         return own is not None and own.meet(filter)
 
     def conflict(self, other: Footprint) -> Filter | None:
-        """A filter on which the two conflict, whoever reads and whoever writes."""
+        """A filter on which the two conflict, whichever of them reads and writes."""
         return self.reads_what(other) or other.reads_what(self)
 
     @property

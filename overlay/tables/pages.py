@@ -1,7 +1,7 @@
 """A broker's tables by the page, for operators.
 
-A table may have a hundred thousand entries, and a broker serves everybody else in the same loop. So
-a page has at most ROWS_PER_PAGE rows, found among at most SCANNED_PER_PAGE entries, and a cursor
+A table may have a hundred thousand entries, and a broker serves all other traffic in the same loop.
+So a page has at most ROWS_PER_PAGE rows, found among at most SCANNED_PER_PAGE entries, and a cursor
 that says where the next page begins. Entries that come or go between two pages may be seen or not;
 every other one is seen once.
 

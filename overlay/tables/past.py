@@ -62,12 +62,12 @@ class Past:
         return version in self._removed
 
     def drop(self, entry: Entry) -> None:
-        """The entry is gone for everybody, also for those who look at the state before."""
+        """The entry is gone in every view, also in those of the state before."""
         for version in list(self._of[entry.client][entry.seq][entry]):
             self._take_out(version, entry)
 
     def drop_client(self, client: str) -> None:
-        """All entries of a client are gone for everybody."""
+        """All entries of a client are gone in every view."""
         for entries in list(self._of.get(client, {}).values()):
             for entry in list(entries):
                 self.drop(entry)

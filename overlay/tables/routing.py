@@ -402,13 +402,13 @@ class Routing:
     ) -> list[tuple[Hop, Operation]]:
         """Carry out a subscription that no neighbour sends, knowing that those `around` do alike.
 
-        Comes to what `apply` would: the entry belongs here if somebody behind this broker, seen
-        from the client, may publish for it; then the neighbour towards the client would have sent
-        it. Returns what has to be sent to other neighbours. Those around are told only what goes:
-        what may be on its way to them, attracted by an advertisement before it was dropped here;
-        and the new entry itself, if it would not have come to them from here. They may know of an
-        advertisement that is on its way to this broker. If it arrives, it attracts the entry; if it
-        is taken back before, nobody else would tell them.
+        Comes to what `apply` would: the entry belongs here if a client behind this broker, seen
+        from the entry's client, may publish for it; then the neighbour towards the client would
+        have sent it. Returns what has to be sent to other neighbours. Those around are told only
+        what goes: what may be on its way to them, attracted by an advertisement before it was
+        dropped here; and the new entry itself, if it would not have come to them from here. They
+        may know of an advertisement that is on its way to this broker. If it arrives, it attracts
+        the entry; if it is taken back before, no other broker would tell them.
         """
         source = self.crt[ClientName(operation.client)].hop
         own = (operation.seq,) if operation.store else ()
@@ -477,7 +477,7 @@ class Routing:
         return version in self._marked
 
     def make_permanent(self, version: Version, limit: int | None = None) -> bool:
-        """Let what a committed version has marked be simply so: nobody needs the state before.
+        """Make a committed version's changes permanent: nothing needs the state before.
 
         With a limit only so many marks; returns whether there are more. Until they are gone the
         version must count as committed.

@@ -1,6 +1,6 @@
 """Table entries, and a space of them in which each client's last word on a point decides.
 
-A space answers who wants a point, and whether somebody still holds a part of a filter. SRT and PRT
+A space finds who wants a point, and whether a client still holds a part of a filter. SRT and PRT
 are made of spaces (`routing`), and so is what a client knows of itself. Entries can carry versions
 (`versions`): a view tells which of them it sees.
 
@@ -83,7 +83,7 @@ class Space:
         self._total = total or EntryCount()
         self._yes: Index[Entry] = Index()
         self._no: Index[Entry] = Index()
-        #: How many entries say no; mostly none, and then nobody has to ask for them.
+        #: How many entries say no; mostly none, and then there is no need to search them.
         self._holes = 0
         #: How many entries are for events only.
         self._events = 0
@@ -153,7 +153,7 @@ class Space:
         else:
             self._index(entry).remark(entry, added_by=None)
 
-    # --- versions that count for everybody but older snapshots ---
+    # --- versions that count everywhere but in older snapshots ---
 
     def retire(self, entry: Entry, version: Version) -> None:
         """Make a change of a committed version permanent, but for snapshots without it."""

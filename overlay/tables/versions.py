@@ -1,10 +1,10 @@
 """Which versions of the routing state are undecided here, and which count.
 
 A version is what one transaction makes of the tables. While it is undecided, its entries stand in
-the tables but only its own transaction sees them. When it is committed, a status flips and
-everybody does; nothing is copied. Its marks stay on the entries until nobody can need the state
-before it (`forget`); from then on it is simply how things are. When all brokers have the commit,
-and only open snapshots need the state before, it is so for everybody else (`retire`).
+the tables but only its own transaction sees them. When it is committed, a status flips and all
+traffic does; nothing is copied. Its marks stay on the entries until nothing can need the state
+before it (`forget`); from then on its changes are permanent. When all brokers have the commit,
+and only open snapshots need the state before, they are so for all other traffic (`retire`).
 
 A publication that enters the overlay here is stamped (`stamp`), and brokers further on leave out
 the versions in its stamp. So it is routed on one version all along its way, on whichever side of a

@@ -3,10 +3,10 @@
 It has only a client's half. Publications and (un-)subscriptions are the plain ones; a tcm is a
 plain publication with a mark, on which its receivers run their handlers. The coordinator pauses
 `wait_s` between its operations, in the hope that what one of them has led to is over before the
-next. Those who take part act at once.
+next. Participants act at once.
 
 Nothing is guaranteed: no atomicity, no isolation, no order but the one that the waits happen to
-give, and nobody is told how it ends. "Committed" means that all has been sent, and that the
+give, and no participant learns how it ends. "Committed" means that all has been sent, and that the
 coordinator's own operations were not refused. What was sent before an abort stays.
 """
 
@@ -93,7 +93,7 @@ class BlWait(ClientHalf):
     ) -> list[Event]:
         assert isinstance(tx, WaitTx)
         if op.to is not None:
-            raise BadTransaction("bl-wait cannot take `to`: nobody tells it who receives a tcm")
+            raise BadTransaction("bl-wait cannot take `to`: it does not learn who receives a tcm")
         queued = Queued(number, op, callback)
         if tx.pausing and not frame:
             self.transactions.start(tx, number, op)

@@ -27,7 +27,7 @@ from padres_tx.protocol.compensation import Undo
 
 
 class Conflict(OperationError):
-    """Another undecided transaction uses the same words of a client."""
+    """Another undecided transaction uses the same entries of a client."""
 
     code = "conflict"
 
@@ -154,8 +154,8 @@ class Unheard(OperationError):
 def in_order(steps: Iterable[Step]) -> list[int] | None:
     """The positions of the steps, each after those it depends on; None if there is no order.
 
-    Whoever may go first in the plan does. A broker does nothing else meanwhile, so the time must
-    not grow faster than the plan.
+    Of the steps that may go first, the first in the plan does. A broker does nothing else
+    meanwhile, so the time must not grow faster than the plan.
     """
     waits = {at: set(step.after) for at, step in enumerate(steps)}
     waiting_for: dict[int, list[int]] = {at: [] for at in waits}

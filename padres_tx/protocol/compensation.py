@@ -28,7 +28,7 @@ class Undo(NamedTuple):
     dropped: list[Entry]
 
     def concerns(self, operation: Operation) -> bool:
-        """Whether another operation of the same client touches the same words."""
+        """Whether another operation of the same client touches the same entries."""
         mine = self.operation
         return (
             mine.client == operation.client
@@ -42,7 +42,7 @@ class Undo(NamedTuple):
 
 @stored("reserved-filter")
 class ReservedFilter(Entry):
-    """A part of a client's words that an undecided transaction uses."""
+    """A filter of a client's entries that an undecided transaction uses."""
 
     __slots__ = ("tx",)
 
@@ -94,14 +94,14 @@ class Reservations:
         for key, filters in self._used.pop(tx, {}).items():
             index = self._reserved[key]
             if len(index) == len(filters):
-                del self._reserved[key]  # Mostly nobody else uses anything there.
+                del self._reserved[key]  # Mostly no other transaction uses anything there.
                 continue
             for reserved in filters:
                 index.remove(reserved)
         return undos
 
     def by_others(self, tx: TxID, operation: Operation) -> TxID | None:
-        """Another transaction that uses the same words of the operation's client."""
+        """Another transaction that uses the same entries of the operation's client."""
         key = client_hop(operation.client), _table(operation)
         index, own = self._reserved.get(key, ()), self._used.get(tx, {}).get(key, ())
         if len(index) == len(own):
@@ -109,7 +109,7 @@ class Reservations:
         return next((reserved.tx for reserved in self._near(operation) if reserved.tx != tx), None)
 
     def reserves(self, source: Hop, message: Operation | Leave) -> bool:
-        """Whether a client's operation, or its leaving, touches words that are reserved."""
+        """Whether a client's operation, or its leaving, touches entries that are reserved."""
         if isinstance(message, Leave):
             return source in self._count
         return source in self._count and bool(self._near(message))
@@ -124,7 +124,7 @@ def _table(operation: Operation) -> str:
 
 
 def reserved_by_others(broker: Broker, tx: TxID, operation: Operation) -> TxID | None:
-    """Another undecided transaction that uses the same words of the client, if there is one."""
+    """Another undecided transaction that uses the same entries of the client, if there is one."""
     for engine in broker.engines.values():
         other = engine.reserved_by(operation, other_than=tx)
         if other is not None:

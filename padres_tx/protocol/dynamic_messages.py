@@ -33,7 +33,7 @@ class Init(BrokerMessage, frozen=True, array_like=True, gc=False, tag=50):
 
 class TxOperation(BrokerMessage, frozen=True, array_like=True, gc=False, tag=51):
     tx: TxID
-    #: Answered by Acked with this number; 0 if nobody waits for an answer.
+    #: Answered by Acked with this number; 0 if no answer is wanted.
     req: Natural
     operation: Operation | None = None
     pub: Pub | None = None

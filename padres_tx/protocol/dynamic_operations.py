@@ -65,12 +65,12 @@ OPERATION_LIMIT = 2000
 #: Why a transaction cannot go on.
 TOO_LARGE = f"a transaction may have at most {OPERATION_LIMIT} operations at one broker"
 
-#: Bytes of the words that clients of one broker may say in a transaction: each client is told all
-#: of its own at the end, in one frame.
+#: Bytes of the effective operations of one broker's clients in a transaction: each client is sent
+#: all of its own at the end, in one frame.
 EFFECTIVE_LIMIT_BYTES = BROKER_FRAME_LIMIT // 2
 
 #: What it takes to carry out an operation of a frame, as units of work: to admit it, to reserve its
-#: words, to change the tables and the footprint, and to tell the client and the neighbours.
+#: filter, to change the tables and the footprint, and to tell the client and the neighbours.
 OPERATION_UNITS = 4
 
 #: What a transaction may keep for one client up to the commit. It then comes all at once, and a
@@ -305,11 +305,11 @@ class DynamicOperations(TwoPhaseCommit):
         return self.request_abort(tx, verdict.code, verdict.reason, now, to=verdict.to)
 
     def _check_turn(self, tx: DynamicState, hop: Hop, asked: Operation) -> None:
-        """Raises Conflict if the client has said something before that waits for its own words: it
+        """Raises Conflict if an earlier operation of the client waits for something reserved: it
         would get the later number, and with it the last word."""
         if any(map(Undo(hop, asked, []).concerns, self.broker.sent_before(hop, held=False))):
             other = reserved_by_others(self.broker, tx.id, asked)
-            why = f"uses the same part in {tx_text(other)}" if other else "has said what waits"
+            why = f"uses the same part in {tx_text(other)}" if other else "has sent one that waits"
             raise Conflict(f"{asked.client} {why}")
 
     def _op(self, source: Hop, op: TxOperation, now: float) -> list[Effect]:
@@ -365,7 +365,7 @@ class DynamicOperations(TwoPhaseCommit):
         if scope.version is None:
             effects += self.broker.routes_changed((change,), now)
         else:
-            tx.changes.append(change)  # Until the commit nobody else sees it.
+            tx.changes.append(change)  # Until the commit no other client sees it.
         if self._is_too_large(tx):
             # What neighbours have carried out is carried out here, too, before it is undone.
             effects += self.request_abort(tx, "refused", TOO_LARGE, now)
@@ -406,7 +406,7 @@ class DynamicOperations(TwoPhaseCommit):
             effects.append(matched)
         for hop in hops:
             if not tx.open:
-                return effects  # Aborted for one of them: nobody else need act.
+                return effects  # Aborted for one of them: no other need act.
             if not is_client(hop):
                 req = tx.tasks.ask(task, hop) if tcm else 0
                 to = named.get(hop, ())
@@ -482,7 +482,7 @@ class DynamicOperations(TwoPhaseCommit):
         if task.tcm and task.receivers < max(1, len(task.to)):
             assert task.pub is not None
             text = format_publication(task.pub.point)
-            reason = f"nobody receives the tcm {text}"
+            reason = f"no client receives the tcm {text}"
             if task.to:
                 reason = f"{task.receivers} of {len(task.to)} clients receive the tcm {text}"
             return self._unheard(tx, task.pub, reason, now)

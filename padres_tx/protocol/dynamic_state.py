@@ -144,7 +144,8 @@ class DynamicState:
         self.in_doubt = False
         #: D-TX: whether this side has then ended it alone, after its yes.
         self.alone = False
-        #: D-TX-NI: whether that neighbour waited for an acknowledgement: nobody has committed it.
+        #: D-TX-NI: whether that neighbour waited for an acknowledgement: no broker has committed
+        #: it.
         self.owes = False
         self.footprint = Footprint()
         #: How many operations of it were carried out here.
@@ -169,7 +170,7 @@ class DynamicState:
         self.effective_bytes = 0
 
     def clear(self) -> None:
-        """Drop what nobody asks for after the decision: while a broker is away, transactions are
+        """Drop what is not needed after the decision: while a broker is away, transactions are
         kept that it has not heard the end of."""
         self.deliveries, self.kept, self.changes = [], {}, []
         self.effective = {hop: [] for hop in self.effective}

@@ -91,7 +91,7 @@ def missing(reach: Reach, hops: Iterable[Hop]) -> str:
 
 def awaited(reach: Reach, hops: Iterable[Hop]) -> str:
     """The neighbours whose answers are awaited, in words: those that cannot be reached, or behind
-    which somebody cannot, by the name of the missing broker."""
+    which a broker cannot, by the name of the missing broker."""
     waits = sorted(hops)
     here = [hop for hop in waits if not reach.behind(hop)]
     texts = [missing(reach, waits), f"brokers {', '.join(here)}" if here else ""]

@@ -93,7 +93,9 @@ class PlanExecution(Planning):
             tx.handle(at)
             return self._publish(tx, at, now)
         source = self._home(tx, at)
-        if source is None:  # A broker was lost, and the client with it: nobody else will say so.
+        if (
+            source is None
+        ):  # A broker was lost, and the client with it: no other broker will say so.
             tx.handle(at)
             return self._send(tx.span, Complete(tx.id, at))
         here = tx.edges[step.client] == self.broker.name

@@ -156,7 +156,7 @@ class Planning(OutcomeEngine[StaticState]):
         Raises ProtocolError if it cannot be read; it is not known here then.
         """
         if self.txs.get(tx.id) is not tx or tx.status == "aborted":
-            return Worked([])  # Nobody has to know its steps any more.
+            return Worked([])  # Its steps are not needed any more.
         units = 0
         while len(tx.steps) < len(tx.unread):
             if units >= self.broker.slice:
@@ -229,7 +229,7 @@ class Planning(OutcomeEngine[StaticState]):
         del self.txs[tx.id]
 
     def _not_begun(self, tx: StaticState, refusal: Refusal) -> list[Effect]:
-        """Tell the coordinator that its plan is not begun; nobody else knows of it."""
+        """Tell the coordinator that its plan is not begun; no other broker knows of it."""
         timer = CancelTimer(f"{self.name}/{tx_text(tx.id)}")
         return [timer, self._tell(tx.upstream, Ended(tx.id, False, *refusal))]
 
@@ -353,7 +353,7 @@ class Planning(OutcomeEngine[StaticState]):
         return self.broker.life_of(hop), own or PLANNED + self.broker.next_number(hop)
 
     def _check_free(self, tx: StaticState, undo: Undo) -> None:
-        """Raises OperationError if somebody undecided uses the same words."""
+        """Raises OperationError if an undecided transaction uses the same entries."""
         client = undo.operation.client
         other = reserved_by_others(self.broker, tx.id, undo.operation)
         if other is not None:

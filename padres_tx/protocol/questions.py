@@ -7,8 +7,8 @@ itself when it is cut off from the coordinator in the middle of a transaction. T
 - One at which the transaction is open answers when it is decided. But to the neighbour towards the
   coordinator it says "unknown": all that this side will ever know comes from there.
 - Any other broker asks all its neighbours but the one that asks. The first decision that comes
-  back is the answer; "unknown" is the answer when all of them have said so. On a tree nobody waits
-  for himself.
+  back is the answer; "unknown" is the answer when all of them return it. On a tree no broker
+  waits for itself.
 
 Each question that is put to a neighbour is answered once. A neighbour that has lost its memory is
 asked again, and its own questions are dropped: it will ask again if it still wants to know. While a
@@ -116,7 +116,7 @@ class OutcomeEngine(Engine, Generic[T]):
 
 @stored("question")
 class Question:
-    """The outcome of one transaction, which somebody wants to know."""
+    """The outcome of one transaction, which a client or broker asks for."""
 
     __slots__ = ("askers", "busy", "unknown")
 
@@ -266,7 +266,7 @@ class Questions:
         return effects
 
     def _close(self, tx: TxID, answer: Answer) -> list[Effect]:
-        """Give everybody who has asked this answer."""
+        """Give this answer to all that have asked."""
         question = self._open.pop(tx, None)
         effects: list[Effect] = []
         for asker in list(question.askers) if question else ():
@@ -287,7 +287,7 @@ class Questions:
         return [Send(hops, engine_message(self._engine.name, body))] if hops else []
 
     def _last_resort(self, tx: TxID, asker: Hop, now: float) -> Answer:
-        """What is said when nobody else knows: to a client how this side has ended it alone."""
+        """The answer when no other broker knows: for a client, how this side has ended it alone."""
         known = self._engine.outcome(tx, now) if is_client(asker) else None
         return Answer(tx, "unknown", "unknown", NOBODY_KNOWS) if known is None else of_ended(known)
 

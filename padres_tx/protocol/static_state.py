@@ -197,7 +197,7 @@ class StaticState:
         self.handled: set[int] = set()
         self.started: set[int] = set()
         #: From the commit on: how many steps each one waits for, who waits for it, and a heap of
-        #: those that wait for nobody.
+        #: those that wait for no other.
         self._waits_for: dict[int, int] | None = None
         self._waiting: dict[int, list[int]] = {}
         self._ready: list[int] = []

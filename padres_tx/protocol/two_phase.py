@@ -6,7 +6,7 @@ The coordinator's edge broker asks for votes and owns the decision:
               behind the broker have said so.
     Decide    floods; each broker makes the changes count or undoes them, hands over the
               publications of a commit and tells its clients. Decided converges, and then Forget
-              floods: nobody needs the state before.
+              floods: nothing needs the state before any more.
     AbortRequest goes to the coordinator's edge at any time: this transaction cannot be carried
               out.
 
@@ -23,7 +23,7 @@ link or a broker on the way is down, a broker waits OVERDUE_AFTER_S more and the
     has not said yes, and will not: the transaction is closed here, and Prepare finds it so. So
     every other decision is an abort, too: by AbortRequest, by the deadline, or because the edge
     broker has gone. Those behind have this broker as their only way to the coordinator, and take
-    its word as ever, whether they had said yes or not. When the decision comes after all, it is
+    its decision as ever, whether they had said yes or not. When the decision comes after all, it is
     only acknowledged.
 
     After its yes it may not: the others may have committed. It tells its clients (InDoubt) which

@@ -237,7 +237,7 @@ def test_a_tcm_that_somebody_hears_by_now_is_a_conflict() -> None:
     assert other in one.broker.versions.retired
     told = one.operate(tx, tcm("E", class_="q"))
     [ended] = of_kind(told, Ended)
-    assert ended.code == "conflict" and "nobody receives the tcm" in ended.reason
+    assert ended.code == "conflict" and "no client receives the tcm" in ended.reason
     _again, told = one.begun("E", tcm("E", class_="q"))
     assert of_kind(told, Tcm, "@A") and not of_kind(told, Ended)
 

@@ -77,7 +77,7 @@ async def test_without_it_a_receiver_without_a_handler_does() -> None:
 async def test_a_tcm_that_only_those_get_who_look_on_is_unheard() -> None:
     async with dispatching_clients() as (_, e, d, _):
         await d.subscribe(P1, events_only=True)
-        with pytest.raises(TransactionAborted, match="nobody receives the tcm") as aborted:
+        with pytest.raises(TransactionAborted, match="no client receives the tcm") as aborted:
             async with e.transaction() as tx:
                 tx.tcm(X1)
         assert aborted.value.code == "unheard"

@@ -8,7 +8,7 @@ same holds for a plain publication and its stamp (`overlay.tables.versions`).
 
 **Validation**, at Prepare, of all reads and writes, predicates included
 (`overlay.tables.footprints`):
-- it has read what somebody else committed here outside its snapshot: no;
+- it has read what another transaction committed here outside its snapshot: no;
 - it conflicts, reading or writing, with a transaction that is prepared or waits here, and that one
   is older: no; only with younger ones: wait for their decisions (wait-die, so no deadlock);
 - otherwise yes. What does not conflict never waits.
@@ -17,7 +17,7 @@ same holds for a plain publication and its stamp (`overlay.tables.versions`).
 that is prepared or waits here is held until the decision, and those behind it queue. One that a
 neighbour had carried out before it voted, and that is held here, has been seen by the transaction
 there and not here: the transaction loses. So it does when it has read what a plain operation wrote
-that is not done everywhere yet: that one may be held further on, for somebody else, and the
+that is not done everywhere yet: that one may be held further on, for another transaction, and the
 transaction would read it in one place and not in another. What is done everywhere before the vote
 has come to every other broker before Prepare, or it would have been held there. The other engines
 say the same of theirs (`undecided`): what is not decided, or not carried out everywhere.
@@ -30,10 +30,10 @@ broker has said yes to, since others may judge them by that.
 it can still lose to is something that commits between its snapshot and its Prepare. After some
 losses its edge broker raises a fence: every broker lets what is undecided be decided, lets nothing
 new begin, and then gives way; only an older fence goes first. Clients' plain operations wait at
-their edge brokers, where they have changed nothing yet; what has left those passes, so nobody waits
-for what waits for the fence. A second round goes through behind it all, and through what that has
-triggered, before the transaction takes its snapshot. So with n older fences a transaction loses at
-most FENCE_AFTER + n times to other clients, if its client has not had a fence for another one of
+their edge brokers, where they have changed nothing yet; what has left those passes, so nothing
+waits for what waits for the fence. A second round goes through behind it all, and through what that
+has triggered, before the transaction takes its snapshot. So with n older fences a transaction loses
+at most FENCE_AFTER + n times to other clients, if its client has not had a fence for another one of
 late (`padres_tx.protocol.validation.losses`).
 
 **Old versions** stay until Forget has come and no open transaction has a snapshot without them.
@@ -90,14 +90,14 @@ class DTx(Dynamic):
         self.receivers[Fenced] = self._fenced
         #: What each transaction sees: the versions in its snapshot, and itself.
         self._views: dict[TxID, Seen] = {}
-        #: What each committed transaction has written here, until its version is folded.
+        #: What each committed transaction has written here, until its changes are permanent.
         self._wrote: dict[TxID, Footprint] = {}
         #: What plain operations have written here since open transactions began.
         self._plain_writes = PlainWrites()
         #: Committed ones that every broker has, by an open one that does not see them.
         self._kept_for: dict[TxID, list[TxID]] = {}
         self._kept_versions: dict[TxID, None] = {}
-        #: Decided versions whose marks nobody needs any more, or only old snapshots, and that are
+        #: Decided versions whose marks are not needed any more, or only old snapshots, and that are
         #: still in the tables.
         self._unmark: deque[TxID] = deque()
         #: Transactions that ask for precedence and are not decided here.
@@ -307,7 +307,8 @@ class DTx(Dynamic):
         return self._remove_marks()
 
     def _remove_marks(self) -> Worked:
-        """Take marks of decided versions out of the tables, a slice of them; nobody sees them."""
+        """Take marks of decided versions out of the tables, a slice of them; they have no
+        effect."""
         marks = left = max(self.broker.slice // MARK_UNITS, 1)
         while self._unmark and left > 0:
             version = self._unmark[0]
@@ -336,7 +337,7 @@ class DTx(Dynamic):
         return self.losses.grants_fence(tx.upstream, tx.standing, now)
 
     def start(self, tx: DynamicState, now: float) -> list[Effect]:
-        # While a broker is missing nobody could be given precedence; all would wait in vain.
+        # While a broker is missing no transaction could get precedence; all would wait for nothing.
         tx.fenced = not self.broker.reach.missing and self.grants_fence(tx, now)
         if not tx.fenced:
             return super().start(tx, now)

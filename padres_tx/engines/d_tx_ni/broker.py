@@ -1,6 +1,6 @@
 """D-TX-NI: dynamic transactions without isolation (Section 5).
 
-The same protocol as D-TX on the shared routing state: operations change the tables for everybody
+The same protocol as D-TX on the shared routing state: operations change the tables for all traffic
 as they come, and there is neither a snapshot nor anything to validate, so there is no vote either:
 when the coordinator's operations are done, its edge broker decides.
 
@@ -8,12 +8,12 @@ On the shared state an operation may have to wait for a D-TX decision at any bro
 say of the transaction after that, but an AbortRequest, waits behind it there; so each broker still
 handles everything in its order of arrival, which is all that the order of operations rests on
 (`padres_tx.protocol.dynamic`), and no more is acknowledged than in D-TX. A D-TX's decision waits
-for nobody here, so nobody waits in a circle.
+for nothing here, so there is no circle of waiting.
 
 An abort is compensated. The edge broker of each client undoes that client's operations, the last
 first, and only what they really changed: it takes back what was stored and brings back what was
 dropped, under its old number. These go out as plain operations do, so the tables converge by the
-same argument. For the undoing to be exact, nothing else may change the same words meanwhile: a
+same argument. For the undoing to be exact, nothing else may change the same entries meanwhile: a
 client's other operations that overlap those of an undecided transaction wait if they are plain,
 and cost their transaction an abort otherwise.
 
@@ -24,7 +24,7 @@ neighbour and everything behind it (`padres_tx.protocol.questions`), and the ans
 decision, for this broker and those behind it. "Unknown" means that the coordinator's edge broker
 itself has lost its memory, and the transaction is aborted. That broker would have to write its
 decisions down to do better; so would the one in the middle, to save publications that die in its
-queues. Only while this side owes an acknowledgement, so that nobody can have committed, does it
+queues. Only while this side owes an acknowledgement, so that no broker can have committed, does it
 abort at once.
 
 A broker says that it has the decision (Decided) when it has carried out all that came before, and
@@ -81,7 +81,7 @@ class DTxNI(Dynamic):
         return YES
 
     def prepare(self, tx: DynamicState, now: float) -> list[Effect]:
-        """Everything is done that others were asked for, and nobody could say no: decide."""
+        """Everything is done that others were asked for, and no broker could say no: decide."""
         tx.status, tx.verdict = "preparing", YES
         self.preparing[tx.id] = tx
         return self._answer(tx, now)
@@ -102,7 +102,7 @@ class DTxNI(Dynamic):
         return self.reserved.by_others(other_than, operation)
 
     def give_way(self, now: float) -> list[Effect]:
-        """Somebody needs precedence: what has written here and is not decided has to go."""
+        """A transaction needs precedence: what has written here and is not decided has to go."""
         effects: list[Effect] = []
         for tx in list(self.txs.values()):
             if tx.open and tx.footprint.writes:
@@ -127,7 +127,7 @@ class DTxNI(Dynamic):
             source, message = tx.behind.popleft()
             try:
                 effects += super().take(source, message, now)
-            except PeerError as error:  # Not the mistake of whoever has set us going.
+            except PeerError as error:  # Not the mistake of the peer whose message we handle.
                 effects.append(Close(source, error.code, str(error)))
         return effects
 
@@ -213,7 +213,7 @@ class DTxNI(Dynamic):
             return []  # It left while it waited, and the transaction is doomed for that.
         if self._gives_way(source, operation):
             return self.request_abort(tx, "conflict", PRECEDENCE, now)
-        # The client's words may have changed meanwhile: it gets its number and what it changes
+        # The client's entries may have changed meanwhile: it gets its number and what it changes
         # now, so that the numbers tell the order in which things were done.
         try:
             operation = self.broker.admit(source, operation, self.scope(tx))
@@ -257,7 +257,7 @@ class DTxNI(Dynamic):
     def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         undos = self.reserved.of(tx.id)
         tx.back = deque(compensation(undos) if tx.status == "aborted" else [])
-        tx.undoing = len(tx.back) + 1  # One more, so that nobody is told before all are undone.
+        tx.undoing = len(tx.back) + 1  # One more, so that no client is told before all are undone.
         worked = self._undo_some(tx, now)
         return worked.effects + (self.broker.later(self.name, tx) if worked.more else [])
 
@@ -273,7 +273,7 @@ class DTxNI(Dynamic):
     def _undo_some(self, tx: DynamicState, now: float) -> Worked:
         """Undo operations of an aborted transaction, the last first, a slice of them.
 
-        The words stay reserved until all is undone, so nothing comes between.
+        The entries stay reserved until all is undone, so nothing comes between.
         """
         effects: list[Effect] = []
         units = 0

@@ -1,7 +1,7 @@
 """S-TX: static transactions, known as a whole to the coordinator (Section 6, with corrections).
 
 Guessing from the tables which of the operations that one depends on will come to a broker fails
-(on publications, on concurrent (un-)advertisements, on triggered subscriptions). So here nobody
+(on publications, on concurrent (un-)advertisements, on triggered subscriptions). So here no broker
 guesses. The *span* of a transaction is the subtree that joins the edge brokers of its clients:
 
     Plan      goes over the span: every broker in it knows all operations and their order.
@@ -9,7 +9,7 @@ guesses. The *span* of a transaction is the subtree that joins the edge brokers 
               their behalf, and says so over the span; or it refuses: a client is not there, holds
               no part of what it is to un-subscribe, does not hear its tcm. This is the vote.
     DecidePlan  by the coordinator's edge broker, when all have answered: over the span. Links are
-              FIFO and the span is a tree, so whoever hears it has heard all that was admitted.
+              FIFO and the span is a tree, so a broker that has it has all that was admitted.
 
 Only then are the operations carried out, at each broker of the span at once and in the order of
 their dependencies, so that no broker ever sees one without what comes before it, and a publication
@@ -27,14 +27,15 @@ span: until then a D-TX that reads these operations in one place might not find 
 loses.
 
 The routing state is the shared one, per-client numbered, so it converges whatever else goes on.
-While a transaction is undecided, the words that its clients have admitted are theirs alone: plain
-operations of these clients that overlap them wait, other transactions on them are refused.
+While a transaction is undecided, what was admitted for its clients is reserved: plain operations
+of these clients that overlap it wait, and other transactions on it are refused.
 
 **Long plans.** A plan of more steps than a slice has units (`overlay.broker.turns`) is worked on in
-slices everywhere, so that nobody waits for it:
+slices everywhere, so that other messages need not wait:
 
 - Plans travel as they were submitted, and each broker decodes the steps slice by slice.
-- An edge broker admits some steps, reserves their words, and sends them on as a part of its answer.
+- An edge broker admits some steps, reserves their entries, and sends them on as a part of its
+answer.
   What happens between two parts may concern only steps that are not admitted yet, and is judged as
   if it had come before the plan. A client that leaves meanwhile makes its edge broker refuse.
 - A broker carries it out in its turn in the queue of operations (`Broker.in_turn`). Operations that
@@ -43,7 +44,7 @@ slices everywhere, so that nobody waits for it:
 - Publications do not wait, so at one broker they can find a part of a long plan carried out, as
   at two brokers they can of a short one. Hence clients hear nothing of it until every broker of the
   span has carried it out: the outcome, publications and `Applied` come with PlanSettled. Up to then
-  its words stay reserved. So what they do because of it still finds all of it. (Publications that
+  its entries stay reserved. So what they do because of it still finds all of it. (Publications that
   leave the span do not wait, or operations that come after them would be there first.)
 """
 
@@ -161,7 +162,7 @@ class STx(PlanExecution):
         return [self._tell(client_hop(client), told) for client in here]
 
     def client_left(self, client: str, now: float) -> list[Effect]:
-        # What was admitted for it is decided without it; `reserves` keeps its words until then.
+        # What was admitted for it is decided without it; `reserves` keeps it reserved until then.
         self.questions.client_left(client)
         effects: list[Effect] = []
         for tx in list(self._admitting.values()):
@@ -193,7 +194,7 @@ class STx(PlanExecution):
                 refused = Admitted(tx.id, self.broker.name, {}, code="broker", reason=reason)
                 effects += self._send((tx.upstream,), refused)
             elif tx.acknowledged:
-                if tx.upstream == neighbour:  # Nobody else will say that it is settled.
+                if tx.upstream == neighbour:  # No other broker will say that it is settled.
                     effects += self._settle(tx, now)
             else:
                 tx.awaited.discard(neighbour)
@@ -219,7 +220,7 @@ class STx(PlanExecution):
 
     def requires_answers(self, operation: Operation) -> Collection[Hop]:
         """What depends on an (un-)advertisement is carried out at all brokers of the span, and what
-        it moves there comes first; so nobody of the span is left out."""
+        it moves there comes first; so no broker of the span is left out."""
         tx = self._spreading.get((operation.client, operation.seq))
         return tx.span if tx is not None else ()
 

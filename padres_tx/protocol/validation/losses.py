@@ -8,11 +8,11 @@ attempt of that age has lost. Whatever else a client claims counts as a first at
 
 A loss counts if it is known to whom, and that is another client: one that conflicts with its own
 transactions or operations would otherwise earn fences at will. What a client that lies about its
-own state is aborted for is lost to nobody, and does not count either.
+own state is aborted for is lost to no other client, and does not count either.
 
-A fence holds everybody up, so one client has one at a time, and then none for FENCE_SHARE - 1 times
-as long as it took: at most that share of the time. A transaction that has had a fence and has lost
-to an older one is not kept from its next by that.
+A fence holds all others up, so one client has one at a time, and then none for FENCE_SHARE - 1
+times as long as it took: at most that share of the time. A transaction that has had a fence and has
+lost to an older one is not kept from its next by that.
 
 Pure: time is what the core is given as `now`.
 """

@@ -5,7 +5,7 @@ transactions share one log: of each thing that was written (a client's filter in
 last time counts, and a transaction remembers the position at which it began. So a plain operation
 costs the same however many transactions are open, and a client that says the same few things over
 and over adds nothing. What was written before the oldest open transaction began goes, a few at a
-time, so that nobody waits for it.
+time, so that no message waits for it.
 
 Very much can be written while a transaction is open, and the broker does nothing else while it
 votes. So the log is indexed, and if it is long, what lies near the reads of the transaction is
