@@ -298,10 +298,7 @@ class Dynamic(DynamicOperations):
         return effects + self.send(self.others(tx), init)
 
     def not_begun(self, source: Hop, begin: Init | Fence) -> list[Effect]:
-        """Refuse a neighbour's transaction if it cannot begin here; otherwise nothing.
-
-        Raises ProtocolError if it is one of this broker's own clients.
-        """
+        """Refuse a neighbour's transaction if it cannot begin here; otherwise nothing."""
         reason = cannot_begin(self.broker, source, begin.tx, len(self.txs))
         return self.send((source,), AbortRequest(begin.tx, "refused", reason)) if reason else []
 

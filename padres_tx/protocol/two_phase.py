@@ -50,7 +50,7 @@ from overlay.broker.core import Broker
 from overlay.broker.requests import Tasks
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
 from overlay.errors import ProtocolError
-from overlay.messages import ClientName, Hop, is_client
+from overlay.messages import ClientName, Hop
 from overlay.stored import stored
 from padres_tx.client_messages import (
     DEADLINE_LIMIT_S,
@@ -501,25 +501,18 @@ class TwoPhaseCommit(OutcomeEngine[DynamicState]):
 
 
 def cannot_begin(broker: Broker, source: Hop, tx: TxID, known: int) -> str:
-    """Why a neighbour's transaction cannot begin at a broker that knows so many; "" if it can.
-
-    Raises ProtocolError if it is one of this broker's own clients.
-    """
+    """Why a neighbour's transaction cannot begin at a broker that knows so many; "" if it can."""
     if is_elsewhere(broker, source, tx):
         return f"{tx[0]} is not behind {source}"
     return f"{broker.name} knows {TX_LIMIT} transactions already" if known >= TX_LIMIT else ""
 
 
 def is_elsewhere(broker: Broker, source: Hop, tx: TxID) -> bool:
-    """Whether a transaction's coordinator is behind another neighbour than this one.
+    """Whether a transaction's coordinator is here, or behind another neighbour than this one.
 
-    That is no proof of a mistake, since a broker knows only from its neighbours where clients are.
-
-    Raises ProtocolError if it is one of this broker's own clients.
+    That is no proof of a mistake of the neighbour, not even for a client of this broker: a broker
+    knows only from its neighbours where clients are, and passes on what another one has made up as
+    long as it does not know better. So nothing comes of it, and no link is closed for it.
     """
     home = broker.routing.crt.get(ClientName(tx[0]))
-    if home is None or home.life != tx[1] or home.hop == source:
-        return False
-    if is_client(home.hop):
-        raise ProtocolError(f"{source} does not speak for {tx_text(tx)}")
-    return True
+    return home is not None and home.life == tx[1] and home.hop != source
