@@ -16,7 +16,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-#: Entries, clients included, from which on tables count as large: some 14,000 objects, which take 2 to 5 ms.
+#: Entries, clients included, from which on tables count as large: some 14,000 objects, which take
+#: 2 to 5 ms.
 LARGE = 1_000
 
 #: Middle collections until the next full one: after some 21,000 new objects, which take 8 ms.
