@@ -8,7 +8,8 @@ import pytest
 
 from overlay.broker.core import Broker
 from overlay.filters import Filter
-from overlay.hosts.host import LOG_RETRY_S, Host
+from overlay.hosts.host import Host
+from overlay.hosts.inputs import LOG_RETRY_S
 from overlay.log.log import AppendOutcome, Failed, Full
 from overlay.log.memory_log import MemoryLog
 from overlay.messages import (
