@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import proofs.sim.simulated_overlay
-from overlay.broker.core import Broker
+from overlay.broker.waiting import WaitingOperations
 from overlay.messages import Hop, Leave, Operation
 from proofs.faults.injected_bugs import BUGS
 from proofs.sim.cli import command, sim
@@ -85,15 +85,17 @@ def test_operations_wait_in_more_crowded_runs_than_usual_ones(
 ) -> None:
     held: set[int] = set()
     seed = 0
-    must_wait = Broker._must_wait
+    must_wait = WaitingOperations._must_wait
 
-    def counted(broker: Broker, source: Hop, message: Operation | Leave, engine: str = "") -> bool:
+    def counted(
+        broker: WaitingOperations, source: Hop, message: Operation | Leave, engine: str = ""
+    ) -> bool:
         waits = must_wait(broker, source, message, engine)
         if waits:
             held.add(seed)
         return waits
 
-    monkeypatch.setattr(Broker, "_must_wait", counted)
+    monkeypatch.setattr(WaitingOperations, "_must_wait", counted)
     counts: list[int] = []
     for shape in (Shape("d-tx", 4, 6, 6), Shape("d-tx", 4, 6, 6, crowded=True)):
         held.clear()
