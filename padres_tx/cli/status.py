@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
+from padres_tx.cli.durability_table import show_durability
 from padres_tx.cli.layout import Column, TableCell, show
 from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.launcher import processes
@@ -75,8 +77,11 @@ def status(
 ) -> None:
     """Show the status of the brokers of an overlay.
 
-    Problems are listed below the table: why a broker is not up, a second process with a broker's
-    name, a trace that was switched off, lost log lines, connections refused for lack of capacity.
+    Below the table: where the brokers keep their state; in disk mode how many inputs each has
+    taken, how many its last snapshot holds and how old that is, the size of its log, and for how
+    long an input has been waiting for the disk. Then problems: why a broker is not up, a second
+    process with a broker's name, a log that cannot be written, a trace that was switched off, lost
+    log lines, connections refused for lack of capacity.
 
     Exit code 1 if a broker or one of its links is not up.
     """
@@ -135,6 +140,9 @@ def show_status(
         console = Console()
         columns = (*COLUMNS, *COUNTERS) if counters else COLUMNS
         show(console, columns, [_row(each, counters=counters) for each in views], title)
+        if counters:
+            replied = [status for status in statuses.values() if isinstance(status, BrokerStatus)]
+            show_durability(console, {status.broker: status.durability for status in replied})
         for each in views if counters else ():
             used = [f"{name} {u['used']}/{u['limit']}" for name, u in each.get("usage", {}).items()]
             if used:
@@ -173,6 +181,7 @@ def view(expected: ExpectedBroker, status: BrokerStatus | str) -> dict[str, Any]
         "messages_out": status.messages_out,
         "unreachable": [missing.broker for missing in status.unreachable],
         "usage": {each.name: {"used": each.used, "limit": each.limit} for each in status.usage},
+        "durability": msgspec.to_builtins(status.durability),
         "warnings": status.warnings,
     }
     if status.missing:

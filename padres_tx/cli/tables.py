@@ -10,12 +10,15 @@ import json
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from padres_tx.cli.common import SelectedBroker, WrongInput, overlay_option, select_broker
+from padres_tx.cli.durability_table import show_durability
 from padres_tx.cli.layout import Column, TableCell, show
 from padres_tx.client.asyncio.operator import operator
+from padres_tx.launcher.broker_status import DurabilityStatus, query
 
 #: Default limit of printed rows: as many as a person can scroll through.
 ROWS_SHOWN = 10_000
@@ -94,20 +97,24 @@ def tables(
         raise WrongInput("no broker given: expected its name or --at HOST:PORT")
     selected = select_broker(overlay, broker, at)
     wanted = {"client": client, "hop": hop, "matching": matching, "limit": limit}
-    report = asyncio.run(_query(selected, wanted))
+    report, durability = asyncio.run(_query(selected, wanted))
     if as_json:
+        report["durability"] = msgspec.to_builtins(durability)
         click.echo(json.dumps(report, indent=2))
     else:
-        _print(report, Console())
+        _print(report, durability, Console())
 
 
-async def _query(selected: SelectedBroker, wanted: dict[str, Any]) -> dict[str, Any]:
+async def _query(
+    selected: SelectedBroker, wanted: dict[str, Any]
+) -> tuple[dict[str, Any], DurabilityStatus]:
     async with operator(selected.address, retry=False) as broker:
-        return await broker.tables(**wanted)
+        return await broker.tables(**wanted), (await query(broker)).durability
 
 
-def _print(report: dict[str, Any], console: Console) -> None:
+def _print(report: dict[str, Any], durability: DurabilityStatus, console: Console) -> None:
     console.print(Text(f"broker {report['broker']}", "bold"))
+    show_durability(console, {report["broker"]: durability})
     for key, (title, columns) in TABLES.items():
         rows = report[key]
         if not rows:

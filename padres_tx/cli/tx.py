@@ -23,12 +23,13 @@ from overlay.errors import OperationError, OverlayError, ProtocolError
 from padres_tx import registry
 from padres_tx.cli import layout
 from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
+from padres_tx.cli.durability_table import show_durability
 from padres_tx.cli.layout import Column, TableCell
 from padres_tx.client.asyncio.channel import parse_address
 from padres_tx.client.asyncio.operator import Operator, operator
 from padres_tx.client_messages import parse_tx
 from padres_tx.errors import TX_EXAMPLE
-from padres_tx.launcher.broker_status import REPLY_S
+from padres_tx.launcher.broker_status import REPLY_S, BrokerStatus, query_all
 
 #: How long an abort may take to reach every broker: one or two messages over each link, or longer
 #: while a link reconnects.
@@ -118,7 +119,8 @@ def ls(*, overlay: str | None, at: tuple[str, ...], ended: bool, as_json: bool) 
 
     Exit code 1 if a broker did not reply.
     """
-    replies = _query(_addresses(overlay, at), "ended" if ended else "")
+    addresses = _addresses(overlay, at)
+    replies = _query(addresses, "ended" if ended else "")
     summaries = [_summary(reports) for reports in _by_tx(replies.reports).values()]
     if ended:
         summaries.sort(key=lambda report: report.ended_s or 0.0)
@@ -132,6 +134,8 @@ def ls(*, overlay: str | None, at: tuple[str, ...], ended: bool, as_json: bool) 
         _show(summaries, ("tx", "engine", "broker", *_STATE))
     else:
         note("no transaction is open")
+    if not as_json:
+        _show_durability(addresses)
     _check_complete(replies)
 
 
@@ -384,6 +388,14 @@ _END = ("status", "ended_s", "code", "reason")
 def _show(reports: Sequence[TransactionReport], columns: Sequence[str]) -> None:
     rows = [[TableCell(_cell(report, column)) for column in columns] for report in reports]
     layout.show(Console(), [_COLUMNS[column] for column in columns], rows)
+
+
+def _show_durability(addresses: Mapping[str, str]) -> None:
+    """Print where the brokers keep what is decided, if any of them keeps it on disk."""
+    statuses = query_all(addresses).values()
+    brokers = {each.broker: each.durability for each in statuses if isinstance(each, BrokerStatus)}
+    if any(durability.mode == "disk" for durability in brokers.values()):
+        show_durability(Console(), brokers)
 
 
 def _cell(report: TransactionReport, column: str) -> str:

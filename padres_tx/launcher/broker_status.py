@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from overlay.errors import OverlayError, ProtocolError
-from padres_tx.client.asyncio.operator import operator
+from padres_tx.client.asyncio.operator import Operator, operator
 
 #: A broker on a local network replies in milliseconds; one that takes longer than this is in
 #: trouble.
@@ -103,6 +103,24 @@ class UsageStatus(msgspec.Struct, frozen=True):
         return f"{self.name} {self.used}/{self.limit}"
 
 
+class DurabilityStatus(msgspec.Struct, frozen=True):
+    """How a broker keeps its state; in memory mode only the mode and the directory are known."""
+
+    mode: str = "memory"
+    #: Where it keeps its state, or leaves it when it is restarted as planned; "" for nowhere.
+    directory: str = ""
+    #: The number of inputs that the broker has taken in its life, and those of the last snapshot.
+    position: int = 0
+    snapshot_position: int | None = None
+    snapshot_age_s: float | None = None
+    log_bytes: int = 0
+    #: Inputs that are not on disk yet, and for how long the oldest of them has waited.
+    staged: int = 0
+    unsynced_age_s: float = 0.0
+    #: Why the broker cannot write now.
+    problem: str = ""
+
+
 class BrokerStatus(msgspec.Struct, frozen=True):
     """A broker's report about itself; unknown fields are ignored."""
 
@@ -118,6 +136,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     connections: ConnectionsStatus = ConnectionsStatus()
     unreachable: list[UnreachableBroker] = []
     usage: list[UsageStatus] = []
+    durability: DurabilityStatus = DurabilityStatus()
 
     @property
     def warnings(self) -> list[str]:
@@ -133,6 +152,10 @@ class BrokerStatus(msgspec.Struct, frozen=True):
         if self.log.lost:
             why = f": {self.log.problem}" if self.log.problem else ""
             found.append(f"{self.log.lost} log lines were lost{why}")
+        if self.durability.problem:
+            found.append(
+                f"the log cannot be written, and no input is taken: {self.durability.problem}"
+            )
         found += [f"nearly full: {each}" for each in self.usage if each.used > 0.9 * each.limit]
         for code in ("broker-full", "overloaded"):
             if count := self.connections.refused.get(code, 0):
@@ -183,8 +206,16 @@ async def _query_all(
 async def _query(address: str) -> BrokerStatus:
     # One attempt: the caller wants to know the status now.
     async with operator(address, retry=False) as broker:
-        body = await broker.inspect("status")
+        return await query(broker)
+
+
+async def query(broker: Operator) -> BrokerStatus:
+    """Return the status of the broker that an operator is connected to.
+
+    Raises ProtocolError if it is malformed, and as `Operator.inspect` does.
+    """
+    body = await broker.inspect("status")
     try:
         return msgspec.convert(body, BrokerStatus)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"malformed status from {address}: {error}") from None
+        raise ProtocolError(f"malformed status of a broker: {error}") from None

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from padres_tx import launcher
+from padres_tx.cli.durability_table import show_durability
 from padres_tx.launcher.broker_status import (
     BrokerStatus,
     ConnectionsStatus,
+    DurabilityStatus,
     LinkStatus,
     LogStatus,
     TraceStatus,
@@ -136,3 +139,31 @@ def test_warnings_name_what_needs_a_person() -> None:
         "2 log lines were lost: No space left on device",
         "5 connections were refused for lack of capacity (overloaded)",
     ]
+
+
+def test_how_brokers_keep_their_state_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    on_disk = DurabilityStatus(
+        mode="disk",
+        directory="/var/lib/padres/B1",
+        position=12_345_678_901,
+        snapshot_position=12_345_600_000,
+        snapshot_age_s=7200.0,
+        log_bytes=100 << 20,
+        unsynced_age_s=1.5,
+    )
+    show_durability(Console(width=80), {"B1": on_disk, "B2": DurabilityStatus()})
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if line.startswith("B1"))
+    expected = "B1 disk 12345678901 12345600000 120 min 100.0 MiB 2 s"
+    assert " ".join(row.split()) == expected
+    assert next(line for line in lines if line.startswith("B2")).split() == ["B2", "memory"]
+    show_durability(Console(width=80), {"B1": DurabilityStatus()})
+    assert capsys.readouterr().out == "state: in memory\n"
+
+
+def test_a_log_that_cannot_be_written_needs_a_person() -> None:
+    full = DurabilityStatus(mode="disk", problem="No space left on device")
+    status = BrokerStatus("B1", 1, 1.0, [LinkStatus("B2", True)], [], 0, 0, durability=full)
+    (warning,) = status.warnings
+    assert "the log cannot be written" in warning and "No space left on device" in warning
