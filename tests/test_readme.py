@@ -36,6 +36,13 @@ def functions(document: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.parametrize("document", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def test_the_tests_that_a_document_names_exist(document: Path) -> None:
+    for file, _, test in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", document.read_text()):
+        assert (ROOT / file).is_file(), file
+        assert f"def {test}(" in (ROOT / file).read_text() or not test, f"{file}::{test}"
+
+
 @pytest.mark.parametrize("planned", [False, True])
 @asynchronous
 async def test_the_example_moves_a_job_and_nothing_else(planned: bool) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from padres_tx.cli.common import WrongInput
+from padres_tx.cli.common import WrongInput, durability_option
 from padres_tx.environment import SECRET_ENV
+from topologies import Durability, TopologyError, load
 
 
 @click.command(
@@ -21,6 +22,8 @@ from padres_tx.environment import SECRET_ENV
 Examples:
   padres-tx broker three B1
   padres-tx broker mine.yaml B2 --host 0.0.0.0 --log-file b2.log
+  padres-tx broker mine.yaml B2 --durability disk --state /var/lib/b2
+  padres-tx broker mine.yaml B2 --durability disk --state /var/lib/b2 --checkpoint
   PADRES_TX_SECRET=s3cret padres-tx broker mine.yaml B2 --trace b2.jsonl
 """
 )
@@ -31,6 +34,19 @@ Examples:
     "--port",
     type=click.IntRange(0, 65535),
     help="Listen on this port instead of the topology's; 0 means a free port.",
+)
+@durability_option
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="The directory of this broker's state. Disk mode needs one; in memory mode a planned "
+    "restart hands its state on there.",
+)
+@click.option(
+    "--checkpoint",
+    is_flag=True,
+    help="Do not run: write the state into a snapshot that later versions can read.",
 )
 @click.option(
     "--secret-env",
@@ -81,6 +97,9 @@ def broker(
     *,
     host: str | None,
     port: int | None,
+    durability: Durability | None,
+    state: Path | None,
+    checkpoint: bool,
     secret_env: str | None,
     secret_file: Path | None,
     trace_file: Path | None,
@@ -95,17 +114,31 @@ def broker(
     any order. The log has one JSON object per line; a log file is renamed to FILE.1 at 16 MiB, and
     three older files are kept. SIGHUP reopens the log and the trace. If one of them cannot be
     written, the broker keeps running and 'padres-tx status' reports the problem.
+
+    With a state directory SIGTERM is the first half of a planned restart: clients and neighbours
+    wait, and go on with the next process that gets the same directory. Ctrl-C (SIGINT) ends the
+    broker for good. Without a state directory both do.
     """
     # Imported here: importing Twisted takes 0.3 s, and the help does not need it.
     from overlay.hosts.settings import Settings
     from padres_tx.broker_process import StartError, run_broker
-    from topologies import TopologyError, load
 
     secret = _secret(secret_env, secret_file)
     try:
+        tree = load(topology)
+        mode = durability or tree.durability
+        if mode == "disk" and state is None:
+            raise WrongInput(
+                "disk mode needs a directory for the broker's state: --state DIRECTORY"
+            )
+        if checkpoint and mode != "disk":
+            raise WrongInput("--checkpoint needs --durability disk: in memory nothing is stored")
         code = run_broker(
-            load(topology),
+            tree,
             name,
+            durability=mode,
+            state=state,
+            checkpoint=checkpoint,
             host=host,
             port=port,
             settings=Settings(secret=secret),

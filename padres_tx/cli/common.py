@@ -50,15 +50,15 @@ def failure_of(error: Exception) -> click.ClickException | None:
     # Imported here: only a command that fails needs these.
     from overlay.errors import OverlayError, Overloaded, SlowReader
     from padres_tx.errors import CallTimeout, ConnectionLost
-    from padres_tx.launcher import LaunchError, PortBusy
+    from padres_tx.launcher import BrokerRefused, LaunchError, PortBusy
     from padres_tx.launcher.overlay_files import StateError
     from topologies import TopologyError
 
     if isinstance(error, ConnectionLost | CallTimeout | Overloaded | SlowReader):
         return CheckFailed(str(error))
-    if isinstance(error, LaunchError) and not isinstance(error, PortBusy):
+    if isinstance(error, LaunchError) and not isinstance(error, BrokerRefused | PortBusy):
         return CheckFailed(str(error))
-    if isinstance(error, OverlayError | PortBusy | StateError | TopologyError):
+    if isinstance(error, OverlayError | BrokerRefused | PortBusy | StateError | TopologyError):
         return WrongInput(str(error))
     return None
 
@@ -103,6 +103,16 @@ def overlay_option(command: F) -> F:
         "--overlay",
         metavar="NAME",
         help="Use the running overlay of this name. [default: the only one]",
+    )(command)
+
+
+def durability_option(command: F) -> F:
+    """Add the option that says where brokers keep their state."""
+    return click.option(
+        "--durability",
+        type=click.Choice(["memory", "disk"]),
+        help="Where brokers keep their state: what is on disk survives a crash. "
+        "[default: as the topology says, or memory]",
     )(command)
 
 

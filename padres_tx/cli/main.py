@@ -36,6 +36,7 @@ COMMANDS = {
     "calibrate": "padres_tx.cli.calibrate:calibrate",
     "topology": "padres_tx.cli.topology:topology",
     "broker": "padres_tx.cli.broker:broker",
+    "broker restart": "padres_tx.cli.restart:restart_command",
     "log": "padres_tx.cli.log:log",
 }
 
@@ -57,6 +58,9 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # A command of two words; what follows the first is no argument that it could take.
+        if (two_words := " ".join(args[:2])) in COMMANDS and len(args) > 1:
+            return two_words, self.get_command(ctx, two_words), args[2:]
         known = self.list_commands(ctx) if args and args[0] not in COMMANDS else []
         if known and not args[0].startswith("-") and args[0] not in known:
             close = difflib.get_close_matches(args[0], known, n=1)

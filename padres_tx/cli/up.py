@@ -10,12 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 
-from padres_tx.cli.common import CheckFailed, WrongInput, note, overlay_option
+from padres_tx.cli.common import (
+    CheckFailed,
+    WrongInput,
+    durability_option,
+    note,
+    overlay_option,
+)
+from padres_tx.cli.restart import restart_brokers
 from padres_tx.cli.status import show_overlay
-from padres_tx.launcher import processes
+from padres_tx.launcher import processes, state_directories
 from padres_tx.launcher.overlay_files import OverlayFiles, OverlayRecord, check_name
 from padres_tx.launcher.overlay_processes import (
     KILL_S,
@@ -25,8 +33,9 @@ from padres_tx.launcher.overlay_processes import (
     on_loopback,
     with_free_ports,
 )
+from padres_tx.launcher.state_directories import default_state
 from padres_tx.launcher.supervisor import LAUNCHER_LOG, Supervisor
-from topologies import load
+from topologies import Durability, load
 
 #: The time that a detached launcher may take in addition to the start of its overlay: its own
 #: start, and stopping everything if that failed.
@@ -42,6 +51,7 @@ LAUNCHER_S = 10.0 + STOP_S + KILL_S
 Examples:
   padres-tx up three
   padres-tx up mine.yaml --restart
+  padres-tx up five --durability disk
   padres-tx up nine --detach --name second --free-ports --json
 """
 )
@@ -54,7 +64,19 @@ Examples:
 @click.option(
     "-d", "--detach", is_flag=True, help="Return when the overlay is up; it keeps running."
 )
-@click.option("--restart", is_flag=True, help="Restart brokers that crash.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Restart brokers that crash. If the overlay is running already, restart all its brokers "
+    "instead, one after the other.",
+)
+@durability_option
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="Where brokers in disk mode keep their state. [default: one for each overlay's name]",
+)
 @click.option("--free-ports", is_flag=True, help="Use free ports instead of the topology's.")
 @click.option("--trace", is_flag=True, help="Write a trace of every broker beside its log.")
 @click.option(
@@ -73,6 +95,8 @@ def up(
     name: str | None,
     detach: bool,
     restart: bool,
+    durability: Durability | None,
+    state: Path | None,
     free_ports: bool,
     trace: bool,
     timeout_s: float,
@@ -84,15 +108,28 @@ def up(
     loopback interface, on the topology's ports; port 0 means a free port. When every link is up,
     the command prints a table of the brokers. It then keeps running, reports brokers that crash,
     and stops all brokers on Ctrl-C.
+
+    In disk mode, brokers go on with what they stored when an overlay of this name ran before.
     """
     tree = load(topology)
+    if durability is not None:
+        tree = tree.model_copy(update={"durability": durability})
     chosen = check_name(tree.name if name is None else name)
+    if tree.durability == "disk":
+        state = default_state(chosen) if state is None else state.absolute()
+    elif state is not None:
+        raise WrongInput("--state needs --durability disk: in memory mode nothing is kept")
     files = OverlayFiles(notice=note)
+    if restart and (running := files.if_running(chosen)):
+        restart_brokers(files, running, [broker.name for broker in running.brokers])
+        _announce(running, as_json, f"stop it with 'padres-tx down --overlay {chosen}'")
+        return
     if detach:
         files.check_free(chosen)
         flags = {"--restart": restart, "--free-ports": free_ports, "--trace": trace}
         options = [flag for flag, given in flags.items() if given]
-        options += ["--name", chosen, "--timeout", str(timeout_s)]
+        options += ["--name", chosen, "--timeout", str(timeout_s), "--durability", tree.durability]
+        options += [] if state is None else ["--state", str(state)]
         record = _start_detached(files, chosen, [*options, "--", topology], timeout_s)
         _announce(record, as_json, f"stop it with 'padres-tx down --overlay {chosen}'")
         return
@@ -101,14 +138,15 @@ def up(
     moved = [b.name for b, there in zip(here.brokers, tree.brokers, strict=True) if b != there]
     if moved and not free_ports:
         note(f"{', '.join(moved)}: on the loopback interface instead of the address in {topology}")
-    supervisor = Supervisor(chosen, here, files, note, restart=restart, trace=trace)
+    supervisor = Supervisor(chosen, here, files, note, restart=restart, trace=trace, state=state)
     supervisor.run(timeout_s, lambda record: _announce(record, as_json, "stop it with Ctrl-C"))
     note(f"overlay {chosen} stopped")
 
 
 def _announce(record: OverlayRecord, as_json: bool, how_to_stop: str) -> None:
     show_overlay(record, as_json=as_json)
-    note(f"overlay {record.name} is up; logs in {record.directory}; {how_to_stop}")
+    kept = f"; state in {record.state}" if record.state else ""
+    note(f"overlay {record.name} is up; logs in {record.directory}{kept}; {how_to_stop}")
 
 
 def _start_detached(
@@ -160,12 +198,25 @@ def _start_detached(
 Examples:
   padres-tx down
   padres-tx down --overlay second
+  padres-tx down --overlay second --forget
 """
 )
 @overlay_option
-def down(*, overlay: str | None) -> None:
-    """Stop a running overlay that was started on this machine with 'padres-tx up'."""
+@click.option("--forget", is_flag=True, help="Remove what brokers in disk mode have stored.")
+def down(*, overlay: str | None, forget: bool) -> None:
+    """Stop a running overlay that was started on this machine with 'padres-tx up'.
+
+    Clients are told that their brokers close. In disk mode the brokers' state is kept, and the next
+    'padres-tx up' of that name goes on with it; with --forget it is removed, even if the overlay
+    has been stopped before.
+    """
     files = OverlayFiles(notice=note)
+    if forget and overlay is not None and files.if_running(overlay) is None:
+        state = default_state(overlay)
+        if not state_directories.forget(state):
+            raise WrongInput(f"overlay {overlay} is not running and has no state in {state}")
+        click.echo(f"overlay {overlay}: its state was removed from {state}")
+        return
     record = files.find(overlay)
     processes.send(record.launcher, signal.SIGTERM)
     if processes.wait_gone([record.launcher], STOP_S + KILL_S):
@@ -175,3 +226,11 @@ def down(*, overlay: str | None) -> None:
         files.remove(record)
     count = len(record.brokers)
     click.echo(f"overlay {record.name} stopped ({count} broker{'' if count == 1 else 's'})")
+    if record.state and forget:
+        state_directories.forget(Path(record.state))
+        click.echo(f"its state was removed from {record.state}")
+    elif record.state:
+        click.echo(
+            f"its state is kept in {record.state}; 'padres-tx down --overlay {record.name} "
+            "--forget' removes it"
+        )

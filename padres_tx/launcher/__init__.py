@@ -8,6 +8,7 @@ knows brokers only as programs to start.
 """
 
 from padres_tx.launcher.overlay_processes import (
+    BrokerRefused,
     Cancelled,
     Crash,
     LaunchError,
@@ -20,6 +21,7 @@ from padres_tx.launcher.overlay_processes import (
 )
 
 __all__ = [
+    "BrokerRefused",
     "Cancelled",
     "Crash",
     "LaunchError",

@@ -29,6 +29,7 @@ import msgspec
 
 from padres_tx.launcher import processes
 from padres_tx.launcher.processes import ProcessIdentity
+from topologies import Durability
 
 #: Environment variable that names the directory; it takes precedence, so that each test has its
 #: own.
@@ -80,6 +81,9 @@ class OverlayRecord(msgspec.Struct, frozen=True):
     directory: str
     brokers: tuple[BrokerRecord, ...] = ()
     format: int = FORMAT
+    durability: Durability = "memory"
+    #: The directory of the brokers' state, in disk mode.
+    state: str = ""
 
     def broker(self, name: str) -> BrokerRecord:
         """Return the broker of that name.
@@ -148,7 +152,7 @@ class OverlayFiles:
         # The file first: a copy without its file means that the file is missing.
         for file in (self._file(record.name), self._copy(record.name)):
             try:
-                _replace(file, text + b"\n")
+                replace_file(file, text + b"\n")
                 self._written[file] = FileVersion.of(file)
             except OSError as error:
                 raise StateError(f"cannot write {file}: {error.strerror}") from None
@@ -235,6 +239,11 @@ class OverlayFiles:
         if name is None:
             raise StateError(f"several overlays are running ({names}): choose one with --overlay")
         raise StateError(f"no overlay named {name} is running; running: {names}")
+
+    def if_running(self, name: str) -> OverlayRecord | None:
+        """Return the overlay of that name if it is running. Raises StateError for a bad name."""
+        check_name(name)
+        return next((record for record in self.running() if record.name == name), None)
 
     def get(self, name: str) -> OverlayRecord | None:
         """Return the record as it is written, whether or not its launcher is running."""
@@ -356,7 +365,7 @@ def _decode(file: Path) -> OverlayRecord:
     return msgspec.json.decode(file.read_bytes(), type=OverlayRecord)
 
 
-def _replace(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: bytes) -> None:
     """Replace a file as a whole; it is on the disk when this returns. Raises OSError."""
     # Only one launcher writes at a time, so the name need not be unique.
     temporary = file.with_name(f".{file.name}.new")

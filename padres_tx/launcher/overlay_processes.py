@@ -7,7 +7,7 @@ An overlay is up when every broker replies and reports that all its links are up
 handle: the brokers' addresses, processes and crashes, and `kill`, `restart` and `stop`. Brokers
 listen on free ports of the loopback interface, so several overlays can run side by side.
 
-No broker is left running. The process that started a broker stops it with SIGTERM, and with SIGKILL
+No broker is left running. The process that started a broker stops it with SIGINT, and with SIGKILL
 if it does not end in time. If the starting process is killed first, its brokers notice through the
 pipe that is their standard input (`broker_child`). Brokers run in sessions of their own, so that
 Ctrl-C in a terminal reaches only the starting process, which then stops the brokers.
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +36,9 @@ from typing import NamedTuple
 from padres_tx.launcher import processes
 from padres_tx.launcher.broker_status import REPLY_S, BrokerStatus, query_all
 from padres_tx.launcher.processes import ProcessIdentity
+from padres_tx.launcher.state_directories import STATE
 from padres_tx.registry import service_factories
-from topologies import BrokerSpec, Topology, load
+from topologies import BrokerSpec, Durability, Topology, load
 
 #: Nine brokers on two cores take about 10 s on a busy machine; an overlay that takes longer than
 #: this hangs.
@@ -76,6 +77,10 @@ class PortBusy(LaunchError):
         super().__init__(f"broker {broker} {reason}")
 
 
+class BrokerRefused(LaunchError):
+    """A broker refuses to start: with this state directory, for instance."""
+
+
 class Cancelled(LaunchError):
     """Starting the overlay was cancelled by its caller."""
 
@@ -105,16 +110,20 @@ def overlay(
     trace: bool = False,
     run: str = "",
     timeout_s: float = UP_S,
+    durability: Durability | None = None,
 ) -> Iterator[Running]:
     """Run an overlay for tests, notebooks and scripts, and stop it at the end of the block.
 
     Brokers listen on free ports, or with `keep_ports` on those of the topology. Logs, and with
     `trace` each broker's trace records, are written to `directory`, by default a temporary one that
-    is deleted at the end. `run` is the name of this run in the records.
+    is deleted at the end. `run` is the name of this run in the records. The brokers' state is below
+    the same directory. `durability` overrides what the topology says.
 
     Raises TopologyError, UnknownService, and LaunchError if the overlay does not come up.
     """
     given = topology if isinstance(topology, Topology) else load(topology)
+    if durability is not None:
+        given = given.model_copy(update={"durability": durability})
     with ExitStack() as stack:
         if directory is None:
             directory = Path(
@@ -142,20 +151,22 @@ def launch(
     trace: bool = False,
     run: str = "",
     timeout_s: float = UP_S,
+    state: Path | None = None,
     started: Callable[[Running], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Running:
     """Start all brokers and wait until the overlay is up; the caller has to `stop` it.
 
-    Port 0 means a free port. `started` is called as soon as the processes exist. `cancelled` is
-    called repeatedly; when it returns True, the start is given up.
+    Port 0 means a free port. `state` is the directory of the brokers' state, by default one below
+    `directory`; brokers in disk mode go on with what it holds. `started` is called as soon as the
+    processes exist. `cancelled` is called repeatedly; when it returns True, the start is given up.
 
-    Raises LaunchError, PortBusy, Cancelled, and UnknownService or InvalidService for the services
-    of the topology; then no process is left running.
+    Raises LaunchError, BrokerRefused, PortBusy, Cancelled, and UnknownService or InvalidService for
+    the services of the topology; then no process is left running.
     """
     service_factories(topology.services)  # Fails here once instead of in the log of every broker.
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
-        running = Running(_claim_ports(topology), directory, trace=trace, run=run)
+        running = Running(_claim_ports(topology), directory, trace=trace, run=run, state=state)
         try:
             running.start()
             started(running)
@@ -176,10 +187,17 @@ class Running:
     """The broker processes of one overlay."""
 
     def __init__(
-        self, topology: Topology, directory: Path, *, trace: bool = False, run: str = ""
+        self,
+        topology: Topology,
+        directory: Path,
+        *,
+        trace: bool = False,
+        run: str = "",
+        state: Path | None = None,
     ) -> None:
         self.topology = topology
         self.directory = directory
+        self._state = directory / STATE if state is None else state
         self._trace = trace
         self._run = run
         self._children: dict[str, _BrokerChild] = {}
@@ -211,6 +229,10 @@ class Running:
         """The broker's trace file, if tracing is on: JSON lines."""
         return self.directory / f"{self.topology.broker(broker).name}.trace.jsonl"
 
+    def state(self, broker: str) -> Path:
+        """The broker's state directory."""
+        return self._state / self.topology.broker(broker).name
+
     def crashes(self) -> list[Crash]:
         """Return the brokers that have crashed since the last call."""
         found = []
@@ -232,7 +254,8 @@ class Running:
         Raises LaunchError; call `stop` for the processes that have been started by then.
         """
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            for directory in (self.directory, self._state):
+                directory.mkdir(parents=True, exist_ok=True)
             self._topology_file.write_text(self.topology.to_json(), encoding="utf-8")
         except OSError as error:
             raise LaunchError(f"cannot write into {self.directory}: {error.strerror}") from None
@@ -251,6 +274,7 @@ class Running:
         command += [str(self._topology_file.absolute()), broker.name]
         # The broker limits the size of its log. The interpreter's own output goes there as well.
         command += ["--log-file", str(self.log(broker.name).absolute())]
+        command += ["--state", str(self.state(broker.name).absolute())]
         if self._trace:
             command += ["--trace", str(self.trace(broker.name).absolute()), "--run", self._run]
         try:
@@ -284,7 +308,7 @@ class Running:
             problems = {
                 name: problem
                 for name, status in statuses.items()
-                if (problem := _problem(status, self.process(name).pid)) is not None
+                if (problem := not_ready(status, self.process(name).pid)) is not None
             }
             if not problems:
                 return
@@ -297,6 +321,12 @@ class Running:
             waiting = {name: waiting[name] for name in problems}
             time.sleep(LOOK_S)
 
+    def stop_for_restart(self, broker: str) -> None:
+        """Ask a broker to hand its state on and end; its clients will come back to the next."""
+        child = self._child(broker)
+        child.reported = True
+        child.popen.terminate()
+
     def restart(self, broker: str) -> None:
         """Start a broker again that has ended; `wait_up` waits until its links are back.
 
@@ -307,12 +337,14 @@ class Running:
 
     # --- stopping ---
 
-    def kill(self, broker: str) -> None:
-        """Kill a broker as a crash would, and wait until its process has ended."""
-        child = self._child(broker)
-        child.reported = True
-        child.popen.kill()
-        child.popen.wait(KILL_S)
+    def kill(self, *brokers: str) -> None:
+        """Kill brokers at the same moment as a crash would, and wait until they have ended."""
+        children = [self._child(broker) for broker in brokers]
+        for child in children:
+            child.reported = True
+            child.popen.kill()
+        for child in children:
+            child.popen.wait(KILL_S)
 
     def stop(self, *, hurry: Callable[[], bool] = lambda: False) -> None:
         """Stop all brokers and wait until they have ended; may be called again.
@@ -323,7 +355,8 @@ class Running:
         for child in children:
             child.reported = True
             if child.popen.poll() is None:
-                child.popen.terminate()
+                # For good: clients are told, where SIGTERM would let them wait for a restart.
+                child.popen.send_signal(signal.SIGINT)
         deadline = time.monotonic() + STOP_S
         while any(child.popen.poll() is None for child in children):
             if hurry() or time.monotonic() >= deadline:
@@ -411,23 +444,25 @@ def _claim_ports(topology: Topology) -> Topology:
     return _listening(topology, addresses)
 
 
-def _problem(status: BrokerStatus | str, pid: int) -> str | None:
-    """Return why a broker is not ready; None if it is."""
+def not_ready(status: BrokerStatus | str, pid: int, dead: Collection[str] = ()) -> str | None:
+    """Return why a broker is not ready, but for links to the `dead`; None if it is."""
     if isinstance(status, str):
         return status
     if status.pid != pid:
         return f"another process ({status.pid}) replies at its address"
-    if status.missing:
-        return f"no link to {', '.join(status.missing)}"
+    if missing := [name for name in status.missing if name not in dead]:
+        return f"no link to {', '.join(missing)}"
     return None
 
 
 def _start_failure(crash: Crash) -> LaunchError:
     """Return the error for a broker that has ended before the overlay was up."""
-    # Exit code 2 means wrong input; since we wrote the broker's files, it can only be the port.
+    # Exit code 2 means wrong input; since we wrote the topology, it is the port or the state.
     if crash.exit_code == 2:
         reason = "".join(_tail(crash.log)[-1:]).removeprefix("Error: ")
-        return PortBusy(crash.broker, f"cannot start: {reason}")
+        if "cannot listen" in reason:
+            return PortBusy(crash.broker, f"cannot start: {reason}")
+        return BrokerRefused(f"broker {crash.broker} cannot start: {reason}")
     return LaunchError(str(crash))
 
 

@@ -4,14 +4,15 @@ One loop checks the broker processes and a counter that signal handlers increase
 nothing else, so a signal is safe at any moment. The first SIGINT, SIGTERM or SIGHUP stops the
 overlay cleanly, a second one at once. A broker that crashes is reported and marked in the state
 file; the others keep running, because the rest of the tree still routes. With `restart`, the broker
-is restarted unless it crashes too often in a row. A state file that is damaged or deleted is
-written again.
+is restarted unless it crashes too often in a row. Other commands may ask for a broker's restart
+(`restart_requests`). A state file that is damaged or deleted is written again.
 
 This module must not know how things are printed.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +23,10 @@ from types import FrameType
 import msgspec
 
 from padres_tx import launcher
-from padres_tx.launcher import processes
+from padres_tx.launcher import processes, restart_requests, state_directories
 from padres_tx.launcher.overlay_files import BrokerRecord, OverlayFiles, OverlayRecord, Phase
-from padres_tx.launcher.overlay_processes import LOOK_S, Crash, Running
+from padres_tx.launcher.overlay_processes import LOOK_S, Crash, Running, ending, last_lines
+from padres_tx.launcher.state_directories import HANDED_ON
 from topologies import Topology
 
 #: A broker that crashes more often than this in a row will crash again: it needs a person's
@@ -83,17 +85,22 @@ class Supervisor:
         *,
         restart: bool = False,
         trace: bool = False,
+        state: Path | None = None,
     ) -> None:
+        """`state` is the directory of the brokers' state, and only in disk mode it may be given."""
         self._name = name
         self._topology = topology
         self._files = files
         self._report = report
         self._restart = restart
         self._trace = trace
+        self._state = state
         self._signals = StopSignals()
         self._crashes: dict[str, CrashCount] = {}
         #: When a crashed broker is to be started again, on the monotonic clock.
         self._due: dict[str, float] = {}
+        #: Brokers that were asked to end and are started again when they have.
+        self._ending: list[str] = []
 
     def run(self, timeout_s: float, up: Callable[[OverlayRecord], None]) -> None:
         """Start the overlay, call `up`, watch the overlay until a signal, and stop it.
@@ -108,6 +115,8 @@ class Supervisor:
                 launcher=processes.this_process(),
                 phase="starting",
                 directory=str(self._files.directory_of(self._name)),
+                durability=self._topology.durability,
+                state="" if self._state is None else str(self._state),
             )
             self._files.claim(record)
             try:
@@ -120,6 +129,11 @@ class Supervisor:
     ) -> None:
         directory = Path(record.directory)
         _clear(directory)
+        handed_on = directory / HANDED_ON
+        if self._state is not None:
+            state_directories.claim(self._state, self._topology)
+        else:
+            shutil.rmtree(handed_on, ignore_errors=True)
 
         def starting(running: Running) -> None:
             self._write(record, running, "starting")
@@ -129,6 +143,7 @@ class Supervisor:
             directory,
             trace=self._trace,
             timeout_s=timeout_s,
+            state=handed_on if self._state is None else self._state,
             started=starting,
             cancelled=self._signals.stopping,
         )
@@ -165,10 +180,19 @@ class Supervisor:
         crashes = running.crashes()
         for crash in crashes:
             self._report(f"{crash}\n{self._decision(crash)}")
+        self._take_requests(Path(record.directory), running)
         now = time.monotonic()
         due = [name for name, at in self._due.items() if at <= now]
+        due += [name for name in self._ending if running.exit_code(name) is not None]
         for name in due:
-            del self._due[name]
+            if name in self._ending:
+                self._ending.remove(name)
+                if code := running.exit_code(name):
+                    log = running.log(name)
+                    self._report(
+                        f"broker {name} did not end cleanly: {ending(code)}{last_lines(log)}"
+                    )
+            self._due.pop(name, None)
             running.restart(name)
             self._report(f"broker {name} restarted as process {running.process(name).pid}")
         if crashes or due:
@@ -177,12 +201,24 @@ class Supervisor:
             self._report(f"the state file of overlay {record.name} was damaged; written again")
         return record
 
+    def _take_requests(self, directory: Path, running: Running) -> None:
+        """Begin to restart the brokers that were asked for."""
+        for name in restart_requests.take(directory):
+            if name in self._ending or name not in {b.name for b in running.topology.brokers}:
+                continue
+            if running.exit_code(name) is not None:
+                self._due[name] = 0.0  # It has died, and is started now.
+                continue
+            self._ending.append(name)
+            self._report(f"broker {name} is being restarted")
+            running.stop_for_restart(name)
+
     def _decision(self, crash: Crash) -> str:
         """Decide whether to restart a crashed broker; returns a line that says so."""
         if not self._restart:
             return (
                 f"broker {crash.broker} is down; the other brokers keep running "
-                "(--restart would restart it)"
+                f"(restart it with 'padres-tx broker restart {crash.broker}')"
             )
         count = self._crashes.setdefault(crash.broker, CrashCount())
         if count.add(time.monotonic()) > RESTARTS:
@@ -208,8 +244,8 @@ class CrashCount:
 
 
 def _clear(directory: Path) -> None:
-    """Delete the logs and traces of the last overlay of this name."""
-    for pattern in ("*.trace.jsonl", "*.log", "*.log.*"):
+    """Delete the logs, traces and requests of the last overlay of this name."""
+    for pattern in ("*.trace.jsonl", "*.log", "*.log.*", f"{restart_requests.PREFIX}*"):
         for file in directory.glob(pattern):
             # This process may be writing to the launcher's log.
             if file.name != LAUNCHER_LOG:

@@ -60,8 +60,8 @@ def parsed(example: str) -> tuple[str, click.Context]:
     command: click.Command | None = main
     path, arguments = [], shlex.split(example)
     while isinstance(command, click.Group):
-        path.append(arguments.pop(0))
-        command = command.get_command(click.Context(command), path[-1])
+        name, command, arguments = command.resolve_command(click.Context(command), arguments)
+        path.append(name or "")
     assert command is not None, example
     return " ".join(path), command.make_context(path[-1], arguments)
 

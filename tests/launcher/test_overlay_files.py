@@ -209,7 +209,7 @@ def test_whoever_looks_while_it_is_written_or_removed_is_told_nothing(
     files: OverlayFiles, notices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`up --detach` looks again and again, without the lock."""
-    replace, unlink = overlay_files._replace, Path.unlink
+    replace, unlink = overlay_files.replace_file, Path.unlink
 
     def looking_replace(file: Path, content: bytes) -> None:
         replace(file, content)
@@ -219,7 +219,7 @@ def test_whoever_looks_while_it_is_written_or_removed_is_told_nothing(
         unlink(path, missing_ok=missing_ok)
         files.get("three")
 
-    monkeypatch.setattr(overlay_files, "_replace", looking_replace)
+    monkeypatch.setattr(overlay_files, "replace_file", looking_replace)
     monkeypatch.setattr(Path, "unlink", looking_unlink)
     files.claim(record())
     files.release(record())
