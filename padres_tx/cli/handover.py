@@ -18,11 +18,12 @@ from rich.text import Text
 
 from overlay.errors import OverlayError
 from padres_tx import launcher, registry
-from padres_tx.cli.common import CheckFailed, WrongInput, note
+from padres_tx.cli.common import CheckFailed, WrongInput, durability_option, note
 from padres_tx.launcher import Running
 from padres_tx.scenarios import handover as scenario
 from padres_tx.scenarios.handover import HandoverError, HandoverOutcome
 from padres_tx.scenarios.handover_table import EXPLANATION, run, table
+from topologies import Durability, load
 
 
 @click.command(
@@ -32,6 +33,7 @@ Examples:
   padres-tx handover
   padres-tx handover --engine d-tx --events 20000 --handovers 50
   padres-tx handover --engine s-tx --topology nine --rate 2000 --json
+  padres-tx handover --engine d-tx --durability disk --kill-brokers 10
 
 \b
 d-tx promises that no event is lost, doubled or misrouted. The other engines promise only that no
@@ -84,6 +86,19 @@ worker receives an event twice. Exit code 1 if a promise was broken.
     metavar="MS",
     help="The wait of bl-wait; 'padres-tx calibrate' finds the smallest. [default: the engine's]",
 )
+@durability_option
+@click.option(
+    "--kill-brokers",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="In each run kill a random broker N times, and start it again. Needs --durability disk.",
+)
+@click.option(
+    "--kill-all",
+    is_flag=True,
+    help="In each run kill all brokers at once, one time. Needs --durability disk.",
+)
 @click.option(
     "--trace",
     "trace_directory",
@@ -101,6 +116,9 @@ def handover(
     rate: float | None,
     seed: int | None,
     wait_ms: float | None,
+    durability: Durability | None,
+    kill_brokers: int,
+    kill_all: bool,
     trace_directory: Path | None,
     as_json: bool,
 ) -> None:
@@ -109,7 +127,19 @@ def handover(
     The command starts the brokers of a topology as processes. Two publishers publish numbered
     plain events while two workers hand the stream to each other with transactions of an engine.
     Clients connect to different brokers if there are enough.
+
+    Brokers can be killed with SIGKILL meanwhile, at random moments that depend on the seed. In disk
+    mode that changes no count. (In memory mode a killed broker forgets everything, so there is
+    nothing to check.)
     """
+    tree = load(topology)
+    if durability is not None:
+        tree = tree.model_copy(update={"durability": durability})
+    if (kill_brokers or kill_all) and tree.durability != "disk":
+        raise WrongInput(
+            "--kill-brokers and --kill-all need --durability disk: a broker that is killed in "
+            "memory mode forgets everything"
+        )
     names = registry.by_promises(own=True) if engine == "all" else [engine]
     waits = registry.where(lambda engine: "wait_s" in engine.options)
     if wait_ms is not None and not set(names) & set(waits):
@@ -124,7 +154,7 @@ def handover(
     with (
         terminal.status("starting the brokers") as starting,
         launcher.overlay(
-            topology, directory=trace_directory, trace=trace_directory is not None
+            tree, directory=trace_directory, trace=trace_directory is not None
         ) as running,
     ):
         starting.stop()  # A terminal can show one live display at a time.
@@ -138,6 +168,8 @@ def handover(
                 rate=rate,
                 seed=seed,
                 wait_s=None if wait_ms is None else wait_ms / 1000,
+                kill_brokers=kill_brokers,
+                kill_all=kill_all,
             )
     if as_json:
         rows = [msgspec.to_builtins(outcome.counts) for outcome in outcomes]

@@ -12,8 +12,11 @@ the first event of segment k + 1, and nowhere else. The stream does not pause me
 spreads the events of a segment over the handover, and catches up when it is over.
 
 In the last handover the old worker retires as soon as it learns that it may; later events for it
-are lost. No step waits for time to pass in order to know that all events have arrived: links are
-FIFO, so when a publisher's last publication has arrived, everything before it has arrived as well.
+are lost. Brokers may be killed and started again during a run (`broker_kills`); in disk mode that
+changes nothing but the time it takes.
+
+No step waits for time to pass in order to know that all events have arrived: links are FIFO, so
+when a publisher's last publication has arrived, everything before it has arrived as well.
 
 The brokers are real ones that run anywhere; this module must not know who started them. The clients
 (`handover_clients`) all run in this process.
@@ -32,6 +35,7 @@ import msgspec
 from padres_tx import registry
 from padres_tx.client.asyncio.client import Client, connect
 from padres_tx.launcher import Running
+from padres_tx.scenarios.broker_kills import BrokerKills
 from padres_tx.scenarios.handover_clients import (
     DRAIN_S,
     Changed,
@@ -66,6 +70,10 @@ class HandoverCounts(msgspec.Struct, frozen=True):
     lost: int
     doubled: int
     misrouted: int
+    #: Of the doubled events, those that one worker received twice.
+    redelivered: int
+    #: Brokers that were killed and started again.
+    kills: int
     events_per_s: float
 
 
@@ -99,19 +107,24 @@ async def run(
     rate: float | None = None,
     seed: int | None = None,
     wait_s: float | None = None,
+    kill_brokers: int = 0,
+    kill_all: bool = False,
     progress: HandoverProgress = lambda engine, published: None,
 ) -> list[HandoverOutcome]:
     """Run the scenario with each engine, one after the other, on a running overlay.
 
     The publishers publish `events` in total, at `rate` events per second or as fast as possible.
     Clients connect to distant brokers, or to random ones with a `seed`. `wait_s` is the wait of
-    engines that have one.
+    engines that have one. `kill_brokers` times in each run a broker is killed and started again,
+    and with `kill_all` once all of them; which ones and when depends on the `seed` only.
 
-    Raises HandoverError, UnknownEngine, and the errors of clients whose broker has gone.
+    Raises HandoverError, UnknownEngine, the errors of clients whose broker has gone, and
+    LaunchError if a broker that was killed does not come back.
     """
     check(names, events=events, handovers=handovers)
     outcomes = []
     for name in names:
+        kills = BrokerKills(running, singly=kill_brokers, everyone=kill_all, seed=f"{name} {seed}")
         options = {"wait_s": wait_s} if wait_s and "wait_s" in registry.load(name).options else {}
         outcomes.append(
             await _run_one(
@@ -122,6 +135,7 @@ async def run(
                 None if rate is None else rate / PUBLISHERS,
                 spread(running.topology, PUBLISHERS + 3, seed),
                 options,
+                kills,
                 progress,
             )
         )
@@ -136,6 +150,7 @@ async def _run_one(
     rate: float | None,
     brokers: list[str],
     options: dict[str, Any],
+    kills: BrokerKills,
     progress: HandoverProgress,
 ) -> HandoverOutcome:
     errors: list[Exception] = []
@@ -159,7 +174,7 @@ async def _run_one(
         ann = Worker(await client("ann", ann_at), topics, changed, by_callback=True)
         ben = Worker(await client("ben", ben_at), topics, changed, by_callback=False)
         coordinator = Coordinator(
-            topics, await client("coordinator", coordinator_at), handovers, changed
+            topics, await client("coordinator", coordinator_at), handovers, changed, kills.over
         )
 
         for publisher in publishers:
@@ -173,7 +188,9 @@ async def _run_one(
 
         began_at = time.monotonic()
         timed_out = await _while_connected(
-            _publish_and_hand_over(coordinator, publishers, (ann, ben), options, changed, progress),
+            _publish_and_hand_over(
+                coordinator, publishers, (ann, ben), options, kills, changed, progress
+            ),
             [coordinator.client, ann.client, ben.client, *(each.client for each in publishers)],
         )
         took_s = time.monotonic() - began_at
@@ -190,6 +207,8 @@ async def _run_one(
             verdict.lost,
             verdict.doubled,
             verdict.misrouted,
+            verdict.twice,
+            kills.count,
             round(events / took_s, 1),
         ),
         promises_broken(topics.engine, verdict, coordinator.aborted, late, timed_out),
@@ -207,6 +226,7 @@ async def _publish_and_hand_over(
     publishers: Sequence[StreamPublisher],
     workers: tuple[Worker, Worker],
     options: dict[str, Any],
+    kills: BrokerKills,
     changed: Changed,
     progress: HandoverProgress,
 ) -> str:
@@ -214,7 +234,7 @@ async def _publish_and_hand_over(
     reading = [asyncio.ensure_future(worker.read()) for worker in workers]
     try:
         return await _until_all_arrived(
-            coordinator, publishers, workers, options, changed, progress
+            coordinator, publishers, workers, options, kills, changed, progress
         )
     finally:
         for task in reading:
@@ -227,6 +247,7 @@ async def _until_all_arrived(
     publishers: Sequence[StreamPublisher],
     workers: tuple[Worker, Worker],
     options: dict[str, Any],
+    kills: BrokerKills,
     changed: Changed,
     progress: HandoverProgress,
 ) -> str:
@@ -234,6 +255,7 @@ async def _until_all_arrived(
     timed_out, *_ = await _together(
         coordinator.run(streams, workers, options),
         *(publisher.run(coordinator) for publisher in publishers),
+        kills.run(lambda: _published(publishers) / sum(stream.events for stream in streams)),
         _report(publishers, coordinator.engine, progress),
     )
     staying = [worker for worker in workers if not worker.client.closed]
@@ -274,6 +296,10 @@ async def _while_connected(work: Awaitable[str], clients: Iterable[Client]) -> s
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _published(publishers: Iterable[StreamPublisher]) -> int:
+    return sum(publisher.published for publisher in publishers)
+
+
 async def _report(
     publishers: Sequence[StreamPublisher], engine: str, progress: HandoverProgress
 ) -> None:
@@ -281,6 +307,6 @@ async def _report(
     events = sum(publisher.stream.events for publisher in publishers)
     published = -1
     while published < events:
-        published = sum(publisher.published for publisher in publishers)
+        published = _published(publishers)
         progress(engine, published)
         await asyncio.sleep(REPORT_S)

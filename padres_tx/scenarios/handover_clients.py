@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -206,12 +206,21 @@ class StreamPublisher:
 class Coordinator:
     """The client that hands the stream over, and tells publishers which segments are open."""
 
-    def __init__(self, topics: Topics, client: Client, handovers: int, changed: Changed) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        client: Client,
+        handovers: int,
+        changed: Changed,
+        steady: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`steady` waits until a worker that leaves will find its broker there."""
         self.engine = topics.engine
         self.client = client
         self._topics = topics
         self._handovers = handovers
         self._changed = changed
+        self._steady = steady
         self._over = 0
         #: The duration of the last handover.
         self.handover_s = FIRST_HANDOVER_S
@@ -275,6 +284,7 @@ class Coordinator:
     async def _retire(self, worker: Worker, tx: str) -> bool:
         """Close a worker that has given the stream away, as soon as it may leave."""
         in_time = await self._changed.until(lambda: worker.may_leave(tx), DRAIN_S)
+        await self._steady()
         await worker.client.close()
         return in_time
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -34,6 +35,8 @@ def run(
     rate: float | None = None,
     seed: int | None = None,
     wait_s: float | None = None,
+    kill_brokers: int = 0,
+    kill_all: bool = False,
 ) -> list[HandoverOutcome]:
     """Call `padres_tx.scenarios.handover.run` with progress bars; raises the same errors."""
     with Progress(
@@ -61,6 +64,8 @@ def run(
                 rate=rate,
                 seed=seed,
                 wait_s=wait_s,
+                kill_brokers=kill_brokers,
+                kill_all=kill_all,
                 progress=progress,
             )
         )
@@ -68,15 +73,19 @@ def run(
 
 def table(rows: Iterable[HandoverCounts]) -> Table:
     """Return the results as a table; counts that should be 0 are highlighted if they are not."""
-    shown = Table()
+    # Nine columns have to fit into 80 characters.
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     shown.add_column("engine")
-    for heading in ("events", "handovers", "lost", "doubled", "misrouted", "events/s"):
+    found = list(rows)
+    killed = any(row.kills for row in found)
+    headings = ["events", "handovers", "lost", "doubled", "misrouted"]
+    headings += ["twice", "kills"] if killed else []
+    for heading in (*headings, "events/s"):
         shown.add_column(heading, justify="right")
-    for row in rows:
-        counts = [
-            Text(f"{count:,}", "bold red" if count else "green")
-            for count in (row.lost, row.doubled, row.misrouted)
-        ]
+    for row in found:
+        faults = [row.lost, row.doubled, row.misrouted, *([row.redelivered] if killed else [])]
+        counts = [Text(f"{count:,}", "bold red" if count else "green") for count in faults]
+        counts += [Text(f"{row.kills:,}")] if killed else []
         shown.add_row(
             Text(row.engine),
             f"{row.events:,}",

@@ -23,7 +23,8 @@ from padres_tx.scenarios.handover_judge import (
 )
 from topologies import load
 
-KEYS = ["engine", "events", "handovers", "lost", "doubled", "misrouted", "events_per_s"]
+KEYS = ["engine", "events", "handovers", "lost", "doubled", "misrouted", "redelivered", "kills"]
+KEYS += ["events_per_s"]
 
 #: Two handovers: segments 1..5, 6..10, 11..15, 16..20.
 STREAM = EventStream("P", 20, 2)
@@ -143,14 +144,36 @@ def test_d_tx_loses_doubles_and_misroutes_nothing() -> None:
         "lost": 0,
         "doubled": 0,
         "misrouted": 0,
+        "redelivered": 0,
+        "kills": 0,
         "events_per_s": 0,
     }
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_on_disk_killed_brokers_change_no_count() -> None:
+    arguments = ("--engine", "d-tx", "--events", "500", "--handovers", "5", "--durability", "disk")
+    done = run("handover", *arguments, "--kill-brokers", "2", "--kill-all", "--json")
+    assert done.exit_code == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["kills"] == 2 + 3
+    assert [row[key] for key in ("lost", "doubled", "misrouted", "redelivered")] == [0, 0, 0, 0]
+    assert row["handovers"] == 5
+
+
+@pytest.mark.parametrize("option", [("--kill-brokers", "1"), ("--kill-all",)])
+def test_brokers_are_killed_in_disk_mode_only(option: tuple[str, ...]) -> None:
+    done = run("handover", *option)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "need --durability disk" in done.stderr
 
 
 def test_all_engines_side_by_side() -> None:
     done = run("handover", "--events", "200", "--handovers", "3", "--seed", "1", "--wait-ms", "5")
     assert done.exit_code == 0, done.stderr
-    lines = [line.replace("│", " ").split() for line in done.stdout.splitlines()]
+    heading, *lines = [line.split() for line in done.stdout.splitlines() if "  " in line]
+    assert heading == ["engine", "events", "handovers", "lost", "doubled", "misrouted", "events/s"]
     rows = {line[0]: line[1:] for line in lines if len(line) == 7}
     assert list(rows) == ["d-tx", "d-tx-ni", "s-tx", "bl-wait"]
     assert rows["d-tx"][:5] == ["200", "3", "0", "0", "0"]
@@ -175,11 +198,11 @@ def test_what_cannot_be_run_is_refused(arguments: tuple[str, ...], reason: str) 
 
 def test_a_broken_promise_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     fine = HandoverOutcome(
-        HandoverCounts("s-tx", 20, 2, 3, 0, 0, 100.0), [], ["event 7 of P was lost"]
+        HandoverCounts("s-tx", 20, 2, 3, 0, 0, 0, 0, 100.0), [], ["event 7 of P was lost"]
     )
     check([fine])
     lost = HandoverOutcome(
-        HandoverCounts("d-tx", 20, 2, 1, 0, 0, 100.0), ["1 events were lost"], fine.faults
+        HandoverCounts("d-tx", 20, 2, 1, 0, 0, 0, 0, 100.0), ["1 events were lost"], fine.faults
     )
     with pytest.raises(CheckFailed, match="broken promises: d-tx") as failed:
         check([lost, fine])
