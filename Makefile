@@ -38,6 +38,7 @@ coverage: .venv/.test
 trials: .venv/.test
 	$(BIN)/python -m tests.trials.handovers $(ARGS)
 	$(BIN)/python -m tests.trials.rude_guest
+	$(BIN)/python -m tests.trials.crashes
 
 # Which small changes of the code no test notices, in a sample: some minutes. ARGS=--help for more.
 mutants: .venv/.test
