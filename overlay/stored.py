@@ -39,8 +39,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-import msgspec
-
 C = TypeVar("C", bound=type[Any])
 
 #: Makes the fields of the next version out of those of an older one.
@@ -140,9 +138,9 @@ def stored_values(*owners: type) -> None:
 
 def value_fields(owner: type) -> tuple[str, ...]:
     """The fields of a NamedTuple or a struct."""
-    if issubclass(owner, msgspec.Struct):
-        return owner.__struct_fields__
-    fields: tuple[str, ...] = vars(owner)["_fields"]
+    # By its attribute, since Spark's executors have this module and no msgspec.
+    found: tuple[str, ...] | None = getattr(owner, "__struct_fields__", None)
+    fields: tuple[str, ...] = vars(owner)["_fields"] if found is None else found
     return fields
 
 

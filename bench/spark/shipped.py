@@ -37,8 +37,10 @@ OVERLAY: Final = (
     "matching/compiled_tests",
     "matching/cells",
     "matching/tree",
+    "matching/stored_tree",
     "tables/last_word",
     "notation",
+    "stored",
 )
 
 #: Of padres_tx the audit, without the promises: they are known where the job is planned.
