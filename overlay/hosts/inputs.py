@@ -18,7 +18,7 @@ from overlay.hosts.peers import Peer, Timer
 from overlay.log.log import Log
 from overlay.messages import AnyMessage
 from overlay.node.costs import least_units
-from overlay.node.inputs import Input, Took, Woke
+from overlay.node.inputs import Input, Took, Trimmed, Woke
 from overlay.node.journal import Journal, Staged
 from overlay.node.node import Node
 from overlay.node.recovery import Failing
@@ -109,7 +109,7 @@ class Inputs:
                 units = self._node.take(peer, staged.messages, staged.frames, len(took.frames), now)
                 self._applied(peer, units - staged.units)
                 self._host.touch(peer)  # For the acknowledgement.
-        else:
+        elif type(took) is not Trimmed:  # The links know what was acknowledged, and more.
             self.apply(staged, now)
 
     def use_log(self, log: Log, applied: int, keeper: Keeper) -> None:

@@ -533,10 +533,13 @@ class Link:
     def trim(self, received: int) -> None:
         """The peer has acknowledged so many messages, as the log says: they need not be kept.
 
-        What is known already changes nothing.
+        What is known already changes nothing: in the process that has heard the peer itself, what
+        waits in the outbox is not in flight.
         """
+        if received <= self._acked:
+            return
         self.suspect()
-        if self._acked < received <= self._acked + len(self.unacked):
+        if received <= self._acked + len(self.unacked):
             self._acknowledge(received)
 
     def suspect(self) -> None:

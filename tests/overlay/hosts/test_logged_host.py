@@ -14,6 +14,7 @@ from overlay.log.log import AppendOutcome, Failed, Full
 from overlay.log.memory_log import MemoryLog
 from overlay.messages import (
     PROTOCOL_VERSION,
+    Ack,
     BrokerName,
     Hello,
     Hop,
@@ -26,8 +27,8 @@ from overlay.node import journal as journal_module
 from overlay.node.inputs import Took, decode_batch
 from overlay.node.recovery import Failing, InputFails, recover
 from overlay.wire.codec import decode
-from overlay.wire.frames import PREFIX_SIZE, Splitter
-from overlay.wire.link import ACK_DELAY_S
+from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
+from overlay.wire.link import ACK_DELAY_S, WINDOW_MESSAGES
 from tests.overlay.hosts.test_host import Recorded, Setting
 
 
@@ -226,6 +227,24 @@ def test_peers_wait_when_much_is_staged_and_nothing_is_lost(
     setting.commit()
     assert not inbox
     assert [m.seq for m in setting.wires["s"].take() if isinstance(m, Pub)] == list(range(100))
+
+
+def test_what_waits_for_the_window_is_written_when_acknowledgements_come() -> None:
+    """The log is told of acknowledgements; that changes nothing for the links of this process."""
+    setting = Logged()
+    setting.subscribed("s")
+    count = WINDOW_MESSAGES + 1004
+    for n in range(0, count, 100):
+        setting.say("A", *[Pub("p", m, {"cls": "x"}) for m in range(n, n + 100)])
+    wire = setting.wires["s"]
+    got = [m.seq for m in wire.take() if isinstance(m, Pub)]
+    before = setting.host.node.ends[Hop("@s")].link.acknowledged
+    assert len(got) < count
+    for received in range(500, count + 1, 500):
+        setting.host.arrived(wire.peer, [pack(Ack(before + received))])
+        setting.say("A", Pub("p", count + received, {"cls": "y"}))
+        got += [m.seq for m in wire.take() if isinstance(m, Pub)]
+    assert got == list(range(count))
 
 
 def test_a_log_that_fails_ends_the_broker() -> None:
