@@ -114,6 +114,7 @@ class Greetings:
         else:
             if isinstance(peer, Client):
                 self._newcomers[peer.hop] = peer
+                peer.greeting = Greeting(wire, hello)  # Its name is taken already.
             incarnation = link.next_incarnation(opening)
             reset = opening is Opening.RESET
             self._inputs.submit(
@@ -125,10 +126,17 @@ class Greetings:
 
         Raises ProtocolError if the hello contradicts what was said on this link.
         """
-        dialled = isinstance(peer, Neighbour) and peer.calling is wire
-        if wire.ended:
-            self._host.unconnected(peer)
+        calling = peer.calling if isinstance(peer, Neighbour) else None
+        dialled = calling is wire
+        if peer.greeting is not None and peer.greeting.wire is wire:
+            peer.greeting = None
+        if peer.gone:
+            wire.abort()
             return
+        if wire.ended:
+            if calling in (None, wire) and peer.greeting is None:
+                self._host.unconnected(peer)
+            return  # Otherwise there is a newer connection.
         try:
             peer.link.open(hello, self._host.now())
         except ProtocolError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from overlay.broker.core import Broker
+from overlay.errors import NameTaken
 from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.inputs import LOG_RETRY_S
@@ -287,3 +288,30 @@ def test_the_source_of_an_input_at_which_the_core_fails_is_expelled_by_a_replay(
     recover(host.node, setting.log, skip={where})
     assert Hop("@s") not in host.node.ends
     assert "s" not in core.routing.crt
+
+
+def test_a_connection_that_ends_while_its_link_begins_gives_way_to_the_next() -> None:
+    setting = Logged()
+    setting.host.lost(setting.wires["A"], setting.wires["A"].peer)
+    first, second = Recorded(), Recorded()
+    first.abort = second.abort = lambda: None  # type: ignore[method-assign]
+    setting.host.accept(first, Hello(PROTOCOL_VERSION, "broker", "A", "another life"))
+    first.ended = True
+    setting.host.accept(second, Hello(PROTOCOL_VERSION, "broker", "A", "another life"))
+    assert first.writes == second.writes == []
+    setting.commit()
+    assert first.writes == []
+    [frame, *_] = Splitter().feed(b"".join(second.writes))
+    assert isinstance(decode(frame[PREFIX_SIZE:]), Hello)
+    assert setting.host.neighbours[BrokerName("A")].wire is second
+
+
+def test_a_name_is_taken_while_the_link_of_its_client_begins() -> None:
+    setting = Logged()
+    first, second = Recorded(), Recorded()
+    setting.host.accept(first, Hello(PROTOCOL_VERSION, "client", "x", "one"))
+    with pytest.raises(NameTaken, match="connected already"):
+        setting.host.accept(second, Hello(PROTOCOL_VERSION, "client", "x", "two"))
+    setting.commit()
+    assert first.peer.link.connected
+    assert setting.host.node.ends[Hop("@x")] is first.peer
