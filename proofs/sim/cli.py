@@ -46,17 +46,19 @@ class Faults(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        from proofs.sim.program import FAULTS, RESTART
+        from proofs.sim.program import DURABLE, FAULTS, RESTART
 
         if isinstance(value, tuple):
             return value
         kinds = [kind.strip() for kind in value.split(",") if kind.strip()]
         if "all" in kinds:
-            return FAULTS if RESTART not in kinds else (*FAULTS, RESTART)
-        there = (*FAULTS, RESTART)
+            kinds += FAULTS
+        there = (*FAULTS, RESTART, *DURABLE)
         for kind in kinds:
             if kind not in there and kind != "none":
                 self.fail(f"unknown fault {kind!r}: expected {', '.join(there)}, all or none")
+        if RESTART in kinds and not set(DURABLE).isdisjoint(kinds):
+            self.fail(f"{RESTART} is for brokers in memory: it cannot be combined with the others")
         return tuple(kind for kind in there if kind in kinds)
 
 
@@ -66,6 +68,7 @@ class Faults(click.ParamType[tuple[str, ...]]):
 Examples:
   padres-tx sim --engine all --seeds 200
   padres-tx sim --engine d-tx --seeds 1000 --faults all --json
+  padres-tx sim --engine all --faults all,broker-crash,disk-full
   padres-tx sim --engine d-tx --replay 17
   padres-tx sim --tape d-tx-17.tape
 """
@@ -97,7 +100,9 @@ Examples:
     default="delay",
     show_default=True,
     help="Faults, separated by commas: delay, link-cut, client-crash, partition; all (these four), "
-    "or none. broker-restart can be added; then only outcomes and deliveries are checked.",
+    "or none. broker-crash and disk-full can be added: brokers log on disk, and everything is "
+    "checked. Or broker-restart: brokers lose their state, and only outcomes and deliveries are "
+    "checked.",
 )
 @click.option(
     "--crowded",

@@ -24,6 +24,7 @@ from overlay.messages import client_hop
 from padres_tx import registry
 from padres_tx.client_messages import OpKind, Step
 from padres_tx.protocol.validation.losses import FENCE_AFTER
+from proofs.sim.broker_processes import PLACES, STEPS
 from proofs.sim.shrink import TapePart
 from proofs.sim.simulated_overlay import DEADLINE_S, ClientStep, IfHeld
 
@@ -42,6 +43,16 @@ FAULTS = ("delay", "link-cut", "client-crash", "partition")
 #: A broker that loses its state, and its clients with it. Not every engine survives it: in a run
 #: with restarts only what holds without durable brokers is checked.
 RESTART = "broker-restart"
+
+#: Brokers that log on disk: one or all of them die, in the middle of anything, and come back with
+#: what was on the disk; and a disk that is full for a while. In a run with these, connections break
+#: and links resume (`proofs.sim.durable_simulator`), and everything is checked.
+CRASH = "broker-crash"
+DISK_FULL = "disk-full"
+DURABLE = (CRASH, DISK_FULL)
+
+#: All brokers, in place of the name of one.
+ALL = "*"
 
 #: Transactions begin and plain operations are sent within this time: as long as one transaction
 #: takes on some brokers with the delays of the simulator, so that all of them overlap.
@@ -72,6 +83,12 @@ ABSENT_AFTER_S = 0.02
 PARTITION_MS = (20, 40, 160, 1300, 3000, 3000)
 HURRY_S = 0.15
 
+#: How long a broker that has died is away; the last is longer than its neighbours wait for it.
+CRASHED_MS = (0, 5, 20, 40, 80, 160, 1300)
+
+#: Of so many crashes one takes all brokers at once.
+CRASHES_OF_ALL = 6
+
 T = TypeVar("T")
 
 CONTROL = Filter({"class": "ctl"})
@@ -94,6 +111,11 @@ class Shape(msgspec.Struct, frozen=True):
     sessions: bool = False
     #: Units of work in one slice; 0: as many as brokers take. With 1 or 2 all work is split.
     slice: int = 0
+
+    @property
+    def durable(self) -> bool:
+        """Whether brokers log on disk."""
+        return not set(DURABLE).isdisjoint(self.faults)
 
     def of_seed(self, seed: int) -> Shape:
         """The shape of one run: every other run has sessions, or all if the shape says so."""
@@ -168,10 +190,14 @@ class PlannedHandovers(NamedTuple):
 class PlannedFault(NamedTuple):
     at_ms: int
     kind: str
-    #: The ends of a link; a client and the broker to which it comes back; or a broker, twice.
+    #: The ends of a link; a client and the broker to which it comes back; a broker, twice; or a
+    #: broker, or ALL, and where in its work it dies.
     where: tuple[str, str]
     #: How long it lasts; a client with 0 does not come back.
     outage_ms: int
+    #: Of a death: after how many steps of the kind, and whether power is lost with the process.
+    steps: int = 0
+    power: bool = False
 
 
 class Program:
@@ -210,6 +236,10 @@ class Program:
             for at, transaction in enumerate(self.transactions):
                 if self.choose(2):
                     self.transactions[at] = transaction._replace(deadline_s=HURRY_S)
+        if CRASH in shape.faults:
+            self.faults += self._several(6, self._broker_crash)
+        if DISK_FULL in shape.faults:
+            self.faults += self._several(3, self._full_disk)
         #: How many choices it took; the choices after them are delays.
         self.length = len(tape.choices)
 
@@ -345,3 +375,17 @@ class Program:
         broker = f"B{1 + self.choose(len(self.tree))}"
         outage_ms = OUTAGE_STEP_MS * self.choose(OUTAGE_STEPS)
         return PlannedFault(self._moment(), RESTART, (broker, broker), outage_ms)
+
+    def _broker_crash(self) -> PlannedFault:
+        at_ms, outage_ms = self._moment(), CRASHED_MS[self.choose(len(CRASHED_MS))]
+        if self.choose(CRASHES_OF_ALL) == CRASHES_OF_ALL - 1:
+            where = (ALL, "now")
+        else:
+            where = (f"B{1 + self.choose(len(self.tree))}", PLACES[self.choose(len(PLACES))])
+        steps, power = self.choose(STEPS), self.choose(2) == 1
+        return PlannedFault(at_ms, CRASH, where, outage_ms, steps, power)
+
+    def _full_disk(self) -> PlannedFault:
+        broker = f"B{1 + self.choose(len(self.tree))}"
+        outage_ms = OUTAGE_STEP_MS * (1 + self.choose(OUTAGE_STEPS))
+        return PlannedFault(self._moment(), DISK_FULL, (broker, broker), outage_ms)

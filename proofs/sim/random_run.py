@@ -10,18 +10,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from overlay.broker.core import Broker
 from overlay.broker.engine import EngineFactory
 from overlay.filters import Filter, Value
-from overlay.hosts.simulator import STEP_LIMIT, Tape
+from overlay.hosts.simulator import STEP_LIMIT, Simulator, Tape
 from padres_tx import registry
 from padres_tx.client_messages import Abort, Ended, Step, TxID
 from proofs.history import History
+from proofs.sim.broker_processes import Death
 from proofs.sim.crowded_program import CrowdedProgram
+from proofs.sim.durable_simulator import DurableSimulator
 from proofs.sim.program import (
     ABSENT_AFTER_S,
+    ALL,
     ATTEMPTS,
     CONTROL,
     DECIDED,
+    DISK_FULL,
+    DURABLE,
     FORSAKEN_S,
     RESTART,
     SPACE,
@@ -55,12 +61,21 @@ class RandomRun:
         tape: Tape,
         *,
         factories: dict[str, EngineFactory] | None = None,
+        simulator: Callable[..., Simulator] | None = None,
+        broker: type[Broker] = Broker,
     ) -> None:
         self.shape = shape
         self.tape = tape
         self.program = (CrowdedProgram if shape.crowded else Program)(shape, tape)
         make = SimulatedSessions if shape.sessions else SimulatedOverlay
-        self.world = make(self.program.tree, tape.choose, factories=factories, slice=shape.slice)
+        self.world = make(
+            self.program.tree,
+            tape.choose,
+            factories=factories,
+            broker=broker,
+            slice=shape.slice,
+            simulator=simulator or (DurableSimulator if shape.durable else Simulator),
+        )
         if "partition" in shape.faults:
             self.world.sim.absent_after_s = ABSENT_AFTER_S
         self.attempts: list[SentTransaction] = []
@@ -288,6 +303,9 @@ class RandomRun:
         if fault.kind in ("link-cut", "partition"):
             sim.cut(*fault.where, fault.outage_ms / 1000)
             return
+        if fault.kind in DURABLE:
+            self._durable_fault(fault)
+            return
         if fault.kind == RESTART:
             broker = fault.where[0]
             self.restarted.add(broker)
@@ -300,6 +318,17 @@ class RandomRun:
         if self._is_here(client):
             sim.crash(client)
             self._disconnect(client, edge, fault.outage_ms)
+
+    def _durable_fault(self, fault: PlannedFault) -> None:
+        """Brokers die, and will be back; or a disk is full."""
+        sim, (broker, place) = self.world.sim, fault.where
+        assert isinstance(sim, DurableSimulator)
+        outage_s = fault.outage_ms / 1000
+        if fault.kind == DISK_FULL:
+            sim.fill_disk(broker, outage_s)
+            return
+        for name in sim.brokers if broker == ALL else (broker,):
+            sim.kill(name, Death(place, fault.steps, fault.power), outage_s)
 
     def _disconnect(self, client: str, edge: str, outage_ms: int) -> None:
         """A client is gone; it comes back after the outage, unless that is 0."""

@@ -91,6 +91,7 @@ class SimulatedOverlay:
         trace: bool = True,
         broker: type[Broker] = Broker,
         slice: int = 0,
+        simulator: Callable[..., Simulator] = Simulator,
     ) -> None:
         engines = all_engines() if factories is None else factories
 
@@ -100,7 +101,7 @@ class SimulatedOverlay:
                 made.slice = slice  # So that even short work is split.
             return made
 
-        self.sim = Simulator(
+        self.sim = simulator(
             {broker: list(tree[broker]) for broker in sorted(tree)}, choose, broker=make
         )
         self.oracle = Oracle(tree)
