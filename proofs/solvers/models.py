@@ -57,7 +57,13 @@ D_TX_NI: Final = Specification(
     ("Undone", "Converged", "NoGhost"),
 )
 
-SPECIFICATIONS: Final = (D_TX, S_TX, D_TX_NI)
+DURABLE_LINK: Final = Specification(
+    "DurableLink",
+    "Says Crashes Losses Breaks",
+    ("OnceInOrder", "AcknowledgedKept", "CountsAgree", "Complete"),
+)
+
+SPECIFICATIONS: Final = (D_TX, S_TX, D_TX_NI, DURABLE_LINK)
 
 
 class TLCModel(NamedTuple):
@@ -155,4 +161,18 @@ MODELS: Final = (
     ),
     *_controls(D_TX_NI, "DTxNICrossing"),
     *_controls(D_TX_NI, "DTxNIAdvertise", "in flight: Converged"),
+    *_controls(
+        DURABLE_LINK,
+        "DurableLinkCrash",
+        "sync: AcknowledgedKept",
+        "count: AcknowledgedKept",
+        "lives: CountsAgree",
+        "outbox: CountsAgree",
+        "once: OnceInOrder",
+        "wait: OnceInOrder",
+        "prefix: OnceInOrder",
+        "kept: CountsAgree",
+        "resend: Complete",
+    ),
+    *_controls(DURABLE_LINK, "DurableLinkLoss"),
 )
