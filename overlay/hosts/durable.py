@@ -1,9 +1,9 @@
 """A node that outlives its process: on disk, or in memory over a planned restart.
 
 *On disk* its inputs go through a log (`overlay.log.file_log`). At the start the node is made again
-from the latest snapshot and the inputs after it. A snapshot is taken when applying the inputs since
-the last one took APPLIED_S, so that a start never replays much more than that. It is written by a
-forked child, which has the node as it was at that moment, so the broker does not stand still.
+from the latest snapshot and the inputs after it. A snapshot is taken when the broker has worked for
+WORKED_S since the last one, so that a start never replays for much longer than that. It is written
+by a forked child, which has the node as it was at that moment, so the broker does not stand still.
 
 *In memory* a planned stop leaves a checkpoint, which the next start takes and removes.
 
@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,14 +36,19 @@ from overlay.node.inputs import Batch, encode_batch
 from overlay.node.recovery import Failing, InputFails, Recovered, recover
 from overlay.trace import Record
 
-#: Applying what one start replays took at most about so long, when it was applied first.
-APPLIED_S = 2.0
+#: CPU time of the broker's thread between two snapshots. A replay takes less than the inputs took
+#: when they came: it reads and decodes the same messages and applies them, and the broker has also
+#: read its sockets, written to them, and put a log together.
+WORKED_S = 2.0
 
 #: How often the host looks whether a child has written its snapshot.
 CHILD_POLL_S = 0.05
 
 #: A new life of a broker: 128 bits of chance, in hex.
 BIRTH_BYTES = 16
+
+#: The first descriptor that is not one of the three standard streams.
+FIRST_OWN = 3
 
 FAILING = "FAILING"
 FREEZING = "freezing"
@@ -89,13 +96,27 @@ class FailingInputs:
         return found
 
 
+class _Replay:
+    """When a replay began, in CPU time of the thread; 0 if nothing was replayed."""
+
+    def __init__(self) -> None:
+        self.began_s = 0.0
+
+    def passed(self, position: int) -> None:
+        """A batch was replayed."""
+        self.began_s = self.began_s or time.thread_time()
+
+
 class DurableNode:
     """The log and the snapshots of one host.
 
     Make it with `open`; then the host goes on where the broker was. `stop` leaves a snapshot.
     """
 
-    def __init__(self, directory: Path, log: FileLog, host: Host, recovered: Recovered) -> None:
+    def __init__(
+        self, directory: Path, log: FileLog, host: Host, recovered: Recovered, began_s: float
+    ) -> None:
+        """`began_s` is the thread's CPU time when the replay began, 0 if there was none."""
         self.host = host
         self.recovered = recovered
         self._directory = directory
@@ -104,8 +125,9 @@ class DurableNode:
         self._logger = Logger(namespace="overlay.hosts.durable")
         self._child = 0
         self._child_position = 0
-        #: Seconds that applying took since the last snapshot began.
-        self._applied_s = 0.0
+        #: The thread's CPU time at which a snapshot is due. What was replayed counts, or a broker
+        #: that dies again and again would have ever more to replay.
+        self._due_s = (began_s or time.thread_time()) + WORKED_S
         self._snapshot_at: float | None = None
         latest = log.report()["snapshot"]
         self._snapshot_position: int = latest
@@ -141,8 +163,11 @@ class DurableNode:
             failing = FailingInputs(directory)
             while True:
                 host = make_host(log.birth)
+                replay = _Replay()
                 try:
-                    recovered = recover(host.node, log, record=record, skip=failing.left_out)
+                    recovered = recover(
+                        host.node, log, record=record, skip=failing.left_out, progress=replay.passed
+                    )
                     break
                 except InputFails as error:
                     if not failing.note(error.where):
@@ -160,7 +185,7 @@ class DurableNode:
         except BaseException:
             log.close()
             raise
-        durable = cls(directory, log, host, recovered)
+        durable = cls(directory, log, host, recovered, replay.began_s)
         durable._remove_frozen()
         if recovered.position:
             host.go_on(recovered.now)
@@ -170,19 +195,15 @@ class DurableNode:
 
     # --- what the host calls ---
 
-    def applied(self, seconds: float) -> None:
-        """Inputs were applied, which took so long; the end of a turn is a moment for a snapshot."""
-        self._applied_s += seconds
-
     def failed_at(self, where: Failing) -> None:
         """The core has failed at an input; the process is about to end."""
         self._failing.note(where)
 
     def consider_snapshot(self) -> None:
-        """Take a snapshot if it is time for one; all batches are applied completely."""
+        """Take a snapshot if it is time for one; no batch is applied in part."""
         journal = self.host.journal
         assert journal is not None
-        if self._applied_s < APPLIED_S or self._child or not journal.applied:
+        if self._child or time.thread_time() < self._due_s:
             return
         if journal.applied == self._snapshot_position:
             return
@@ -192,26 +213,31 @@ class DurableNode:
     # --- snapshots by a child ---
 
     def _fork(self, position: int) -> None:
-        self._applied_s = 0.0
+        self._due_s = time.thread_time() + WORKED_S
         # A child that has outlived its parent may still write to its own.
         path = self._directory / f"{FREEZING}-{os.getpid()}-{position}"
+        parent = os.getpid()
         try:
             child = os.fork()
         except OSError as error:
             self._logger.error("cannot fork for a snapshot", reason=error.strerror)
             return
         if not child:
-            self._write_and_exit(path)
+            self._write_and_exit(path, parent)
         self._child, self._child_position = child, position
         self.host.call_later(CHILD_POLL_S, self._look_at_child, path)
 
-    def _write_and_exit(self, path: Path) -> None:
+    def _write_and_exit(self, path: Path, parent: int) -> None:
         """In the child: write the node as it is."""
         status = 1
         try:
+            # When the parent is killed its port is free, and its peers notice.
+            os.closerange(FIRST_OWN, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
             gc.disable()
-            path.write_bytes(freeze_node(self.host.node, self.host.now()))
-            status = 0
+            state = freeze_node(self.host.node, self.host.now())
+            if os.getppid() == parent:
+                path.write_bytes(state)
+                status = 0
         finally:
             os._exit(status)
 

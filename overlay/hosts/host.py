@@ -514,8 +514,6 @@ class Host:
         self.in_turn = False
         if journal is not None:
             journal.push(now, self.node.digest)
-            if not journal.has_committed:
-                self.inputs.keeper.consider_snapshot()
         if rounds.used and not self._round_ends:
             self._round_ends = True
             self._clock.callLater(0, self.guarded, self._next_round)

@@ -6,7 +6,6 @@ records, timers, and links that the node has closed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -34,14 +33,11 @@ LOG_RETRY_S = 1.0
 class Keeper(Protocol):
     """Keeps the node on disk, beside its log."""
 
-    def applied(self, seconds: float) -> None:
-        """An input was applied, which took so long."""
-
     def failed_at(self, where: Failing) -> None:
         """The core has failed at an input."""
 
     def consider_snapshot(self) -> None:
-        """All that is committed is applied."""
+        """No batch is applied in part."""
 
 
 class Inputs:
@@ -90,7 +86,6 @@ class Inputs:
 
     def apply_next(self, journal: Journal[Peer]) -> None:
         """Apply the next input that the log has."""
-        began = time.perf_counter()
         staged, now = journal.next()
         try:
             self._apply_staged(staged, now)
@@ -98,9 +93,10 @@ class Inputs:
             self.keeper.failed_at(journal.where)
             raise
         journal.done()
-        self.keeper.applied(time.perf_counter() - began)
         if staged.peer is not None:
             self._host.settled(staged.peer)
+        if journal.is_between_batches:
+            self.keeper.consider_snapshot()
 
     def _apply_staged(self, staged: Staged[Peer], now: float) -> None:
         peer, took = staged.peer, staged.input

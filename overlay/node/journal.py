@@ -132,6 +132,11 @@ class Journal(Generic[P]):
         """Whether there is anything to apply."""
         return bool(self._committed)
 
+    @property
+    def is_between_batches(self) -> bool:
+        """Whether no batch is applied in part: the node is what `applied` says."""
+        return not (self._committed and self._committed[0].place)
+
     def next(self) -> tuple[Staged[P], float]:
         """The next input to apply, with its time; call `done` when it is."""
         batch = self._committed[0]

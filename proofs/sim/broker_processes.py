@@ -179,9 +179,6 @@ class Keeping:
         self._last = log.last
         self._writing = False
 
-    def applied(self, seconds: float) -> None:
-        pass
-
     def failed_at(self, where: Failing) -> None:
         pass
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from overlay.broker.core import Broker, Taken
+from overlay.hosts import durable
 from overlay.hosts.settings import Settings
 from overlay.messages import AnyMessage, Hop, Pub
+from overlay.node.node import Node
 from padres_tx.broker_process import run_broker
 from topologies import Topology
 
@@ -27,6 +29,19 @@ class Fragile(Broker):
         return super().take(source, messages, now, start)
 
 
+def hold_snapshots(pipe: str) -> None:
+    """Let snapshots be taken at every opportunity, and each wait until somebody opens the pipe."""
+    freeze = durable.freeze_node
+
+    def held(node: Node, now: float) -> bytes:
+        with Path(pipe).open("rb") as released:
+            released.read()
+        return freeze(node, now)
+
+    durable.WORKED_S = 0.0
+    durable.freeze_node = held
+
+
 def main() -> None:
     task: dict[str, Any] = json.loads(sys.argv[1])
     topology = Topology.model_validate(task.pop("topology"))
@@ -34,6 +49,8 @@ def main() -> None:
     files = {key: Path(task.pop(key)) for key in ("log_file", "trace_file", "state") if key in task}
     core = Fragile if task.pop("fragile", False) else Broker
     name = task.pop("name")
+    if "snapshots_wait" in task:
+        hold_snapshots(task.pop("snapshots_wait"))
     if "files" in task:
         limit = task.pop("files")
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

@@ -85,16 +85,16 @@ def test_a_clean_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     assert waiting_for(again, "@s") == kept
 
 
-def test_a_child_writes_a_snapshot_when_much_was_applied(
+def test_a_child_writes_a_snapshot_when_much_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable_module, "APPLIED_S", 0.0)
+    monkeypatch.setattr(durable_module, "WORKED_S", 0.0)
     first = subscribed(tmp_path)
     while not first.durable.report()["snapshot_position"]:
         time.sleep(0.01)  # The child is another process.
         first.clock.advance(CHILD_POLL_S)
     position = first.durable.report()["snapshot_position"]
-    monkeypatch.setattr(durable_module, "APPLIED_S", 1e9)
+    monkeypatch.setattr(durable_module, "WORKED_S", 1e9)
     first.say("A", Pub("p", 99, {"cls": "x"}))
     kept = waiting_for(first, "@s")
     first.durable._log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import padres_tx
 from overlay.filters import Filter
 from overlay.log.file_log import FileLog
 from overlay.messages import Pub
+from overlay.wire.link import Opening
 from tests.overlay.broker_processes import (
     Process,
     RawClient,
@@ -37,7 +39,7 @@ class Brokers:
         self._directory = directory
         names = [f"B{n}" for n in range(1, count + 1)]
         self.ports = dict(zip(names, free_ports(count), strict=True))
-        self._options = {
+        self.options = {
             "topology": {
                 "name": "t",
                 "brokers": [{"name": name, "port": port} for name, port in self.ports.items()],
@@ -56,7 +58,7 @@ class Brokers:
 
     async def start(self, *names: str) -> None:
         starting = {
-            name: start(self._directory, name, {**self._options, "state": str(self.state(name))})
+            name: start(self._directory, name, {**self.options, "state": str(self.state(name))})
             for name in names
         }
         for name, popen in starting.items():
@@ -157,13 +159,35 @@ def test_an_input_that_makes_the_core_fail_ends_the_broker_once(tmp_path: Path) 
     asyncio.run(run())
 
 
+def test_a_snapshot_child_that_outlives_its_broker_keeps_neither_port_nor_clients(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "released"
+    os.mkfifo(pipe)
+
+    async def run() -> None:
+        async with brokers(tmp_path, "disk", 1, snapshots_wait=str(pipe)) as those:
+            client = RawClient("c").join(those.ports["B1"])
+            # Opened as soon as the child waits for it.
+            with await asyncio.to_thread(pipe.open, "wb"):
+                await those.end(signal.SIGKILL, "B1")
+                with pytest.raises(ConnectionError):
+                    client.goodbye()
+                client.cut()
+                del those.options["snapshots_wait"]
+                await those.start("B1")
+                assert client.connect(those.ports["B1"]) is Opening.RESUMED
+
+    asyncio.run(run())
+
+
 def test_a_checkpoint_leaves_nothing_to_replay(tmp_path: Path) -> None:
     async def run() -> None:
         async with brokers(tmp_path, "disk", 1) as those:
             client = RawClient("c").join(those.ports["B1"])
             client.operate("sub", Filter(cls="x"))
             await those.end(signal.SIGKILL, "B1")
-            options = {**those._options, "state": str(those.state("B1")), "checkpoint": True}
+            options = {**those.options, "state": str(those.state("B1")), "checkpoint": True}
             popen, _, _ = start(tmp_path, "B1", options)
             assert await asyncio.to_thread(popen.wait) == 0
             log = FileLog(those.state("B1"), broker="B1", version="any", birth="")

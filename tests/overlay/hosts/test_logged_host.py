@@ -51,16 +51,17 @@ class Keeper:
 
     def __init__(self) -> None:
         self.failed: list[Failing] = []
-        self.chances = 0
-
-    def applied(self, seconds: float) -> None:
-        assert seconds >= 0
+        self.host: Host
+        #: The positions at which a snapshot could be taken.
+        self.chances: list[int] = []
 
     def failed_at(self, where: Failing) -> None:
         self.failed.append(where)
 
     def consider_snapshot(self) -> None:
-        self.chances += 1
+        journal = self.host.journal
+        assert journal is not None
+        self.chances.append(journal.applied)
 
 
 class Logged(Setting):
@@ -73,6 +74,7 @@ class Logged(Setting):
         super().__init__(core)
 
     def made(self, host: Host) -> None:
+        self.keeper.host = host
         host.use_log(self.log, 0, self.keeper)
 
     def commit(self) -> None:
@@ -131,6 +133,16 @@ def test_inputs_that_come_while_the_log_is_busy_make_one_batch() -> None:
     setting.commit()
     assert setting.log.last == before + 2
     assert [m.seq for m in setting.wires["s"].take() if isinstance(m, Pub)] == list(range(10))
+
+
+def test_a_snapshot_can_be_taken_after_each_batch_however_much_waits() -> None:
+    setting = Logged()
+    setting.subscribed("s")
+    for n in range(100):
+        setting.arrive("A", Operation(0, "adv", "p", n, Filter(cls="y", n=n)))
+        setting.arrive("B", Operation(0, "adv", "q", n, Filter(cls="y", n=n)))
+    setting.commit()
+    assert setting.keeper.chances == list(range(1, setting.log.last + 1))
 
 
 def test_a_replay_puts_the_same_frames_on_every_link() -> None:
