@@ -559,8 +559,16 @@ class AttributePart(Generic[T]):
 
     def cross(self, interval: Interval, stack: list[TreeNode[T]], *, roughly: bool = False) -> None:
         """Push the children where an interval can overlap this one."""
-        for group in self.across(interval, roughly=roughly):
-            stack.extend(group)
+        if interval.is_point:
+            self.reach(interval.lo, stack)
+        elif interval.kind == "number" and not (self.equal or self.present):
+            for size, numbered in self.cells.items():
+                stack.extend(
+                    _numbered_between(numbered, size, interval.lo, interval.hi, roughly=roughly)
+                )
+        else:
+            for group in self.across(interval, roughly=roughly):
+                stack.extend(group)
 
     def around(self, interval: Interval, stack: list[TreeNode[T]]) -> None:
         """Push the children where an interval can cover this one: its lower end lies in those."""

@@ -28,8 +28,8 @@ from overlay.tables.past import Past
 from overlay.tables.versions import Seen
 
 #: Entries of one client that are looked through one by one. For more of them an index is asked; to
-#: find what overlaps, the one that finds those of others too.
-FEW = 64
+#: find what overlaps, the one that finds those of other clients too, if there are others.
+FEW = 8
 FEW_OVERLAPPING = 256
 
 
@@ -331,9 +331,11 @@ class Space:
         """The entries of a client that overlap a filter and say yes, or no, found one by one."""
         if not (yes or self._holes or self._before(view)):
             return
-        if self.count_of(client) <= FEW_OVERLAPPING or self._before(view):
+        few = FEW_OVERLAPPING if len(self._of) > 1 else FEW
+        count = self.count_of(client)
+        if count <= few or self._before(view):
             found = self.overlapping_of(client, filter, view)
-            looks.use(len(found))
+            looks.use(count)
             yield from [entry for entry in found if entry.positive == yes]
             return
         for entry in (self._yes if yes else self._no).some_overlapping(filter):
@@ -343,9 +345,17 @@ class Space:
 
     def covered_of(self, client: str, filter: Filter, view: View | None = None) -> list[Entry]:
         """The entries of a client that a filter covers."""
-        if self.count_of(client) <= FEW or self._before(view):
+        if self._before(view):
             near = self.overlapping_of(client, filter, view)
             return [entry for entry in near if filter.covers(entry.filter)]
+        if self.count_of(client) <= FEW:
+            covers = filter.covers
+            return [
+                entry
+                for copies in self._of.get(client, {}).values()
+                for entry in copies
+                if covers(entry.filter) and is_visible(entry, view)
+            ]
         found = self.covered_entries(client).covered_by(filter)
         return [entry for entry in found if is_visible(entry, view)]
 

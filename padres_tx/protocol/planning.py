@@ -62,6 +62,9 @@ ATTRIBUTES_PER_UNIT = 4
 #: What it takes to admit a step that meets nothing: it enters three indexes and two footprints.
 ADMISSION_UNITS = 2
 
+#: Entries of its client that are looked at for a unit of work.
+LOOKS_PER_UNIT = 8
+
 #: Operations that wait, through which a step has to be compared, that take as long as one unit.
 WAITING_PER_UNIT = 50
 
