@@ -7,6 +7,7 @@ OverlayError
 │   ├── NotAdvertised    a publication outside its client's advertised space
 │   ├── NotHeld          un-subscribing or un-advertising what the client does not hold
 │   ├── LimitReached     the client, or the broker in all, has as much of something as it may
+│   ├── BrokerAway       a publication for clients behind a broker that is away; no more can wait
 │   └── NameTaken        a client of that name is connected already
 │       └── NameAway     it has just lost its connection, and may come back: try again soon
 ├── LogError             a broker's log cannot be opened or read; nothing in it was changed
@@ -86,6 +87,15 @@ class LimitReached(OperationError):
     """The client, or the broker in all, has reached a limit, which the reason names."""
 
     code = "limit"
+
+
+class BrokerAway(OperationError):
+    """A publication for clients behind a broker that is away, for which no more can wait.
+
+    The reason names the broker. Publications for others go on; try again later.
+    """
+
+    code = "broker-away"
 
 
 class NameTaken(OperationError):

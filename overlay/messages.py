@@ -47,7 +47,7 @@ Run: TypeAlias = tuple[tuple[Hop, ...], int]
 Version: TypeAlias = tuple[NameText, Natural, Natural]
 
 #: Raised with every change that an older broker or client would not understand.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 Kind: TypeAlias = Literal["adv", "uadv", "sub", "usub"]
 
@@ -168,6 +168,23 @@ class Reachability(Message, frozen=True, array_like=True, gc=False, tag=10):
     up: bool
 
 
+class Backlog(Message, frozen=True, array_like=True, gc=False, tag=13):
+    """A broker has no room for more that waits for a neighbour, or has room again; flooded to the
+    brokers in reach.
+
+    While it is full, publications for clients of these edge brokers are refused.
+    """
+
+    broker: NameText
+    neighbour: NameText
+    full: bool
+    #: The edge brokers of all clients behind the link.
+    edges: tuple[NameText, ...] = ()
+    #: How many messages wait, and their bytes.
+    messages: Natural = 0
+    size: Natural = 0
+
+
 class Signal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what concerns one connection only."""
 
@@ -222,11 +239,12 @@ AnyMessage: TypeAlias = (
     | Inspect
     | Report
     | Reachability
+    | Backlog
 )
 AnySignal: TypeAlias = Hello | Ack | Ping | Goodbye
 
 #: What may wait at a broker.
 stored_values(
     *(Pub, Operation, Join, Leave, Done, PubRefused),
-    *(EngineMessage, Inspect, Report, Reachability),
+    *(EngineMessage, Inspect, Report, Reachability, Backlog),
 )

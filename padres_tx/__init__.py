@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from overlay.errors import (
+        BrokerAway,
         FilterError,
         LimitReached,
         NameAway,
@@ -59,6 +60,7 @@ __all__ = [
     "BadAddress",
     "BadName",
     "BadTransaction",
+    "BrokerAway",
     "CallTimeout",
     "Client",
     "ClientClosed",
@@ -109,8 +111,8 @@ __all__ = [
 _MODULES = ("static", "sync")
 _HOMES = {
     "overlay.errors": (
-        "FilterError LimitReached NameAway NameTaken NotAdvertised NotHeld OperationError "
-        "OverlayError ProtocolError SlowReader Unauthorized"
+        "BrokerAway FilterError LimitReached NameAway NameTaken NotAdvertised NotHeld "
+        "OperationError OverlayError ProtocolError SlowReader Unauthorized"
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
     "overlay.wire.frames": "FrameTooLarge",

@@ -15,6 +15,7 @@ Here are the inputs, what engines and services call, and the parts that do the w
 | `requests` | counts the answers of neighbours, and answers the requests of others |
 | `membership` | lets clients in and forgets them |
 | `links` | follows the links to neighbours, and adapts the tables to a reset |
+| `backlogs` | knows which links are full, so that publications for them are refused |
 
 The way of a message: `take` routes runs of plain publications together, and gives any other message
 to `receive`, which hands it to the part for its type. That part asks the tables in `routing` what
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from overlay.broker.backlogs import Backlogs
 from overlay.broker.busy import BusySources
 from overlay.broker.engine import Engine, EngineFactory
 from overlay.broker.limits import Usage
@@ -53,6 +55,7 @@ from overlay.errors import ProtocolError
 from overlay.identity import Lives
 from overlay.messages import (
     AnyMessage,
+    Backlog,
     BrokerName,
     ClientName,
     Done,
@@ -88,7 +91,7 @@ class Taken(NamedTuple):
     fields=("routing", "reach", "lives", "jobs"),
     parts=(
         *("publications", "waiting", "operations", "busy", "requests", "membership"),
-        "links",
+        *("links", "backlogs"),
     ),
     derived=("trace", "slice", "engines", "services", "_receivers"),
 )
@@ -128,6 +131,7 @@ class Broker(Recorder):
         self.requests = PlainRequests(self)
         self.membership = Membership(self)
         self.links = NeighbourLinks(self)
+        self.backlogs = Backlogs(self)
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
             Pub: self.publications.receive,
             Operation: self.operations.receive,
@@ -135,6 +139,7 @@ class Broker(Recorder):
             Join: self.membership.receive_join,
             Leave: self.membership.receive_leave,
             Reachability: self.links.receive_report,
+            Backlog: self.backlogs.receive,
             Inspect: self._inspect,
             EngineMessage: self._engine_message,
         }
@@ -220,6 +225,20 @@ class Broker(Recorder):
     def link_up(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour can be reached again, and its link goes on where it was."""
         return self.links.up(neighbour, now)
+
+    def link_full(
+        self, neighbour: BrokerName, messages: int, size: int, now: float
+    ) -> list[Effect]:
+        """So many messages of so many bytes wait for a neighbour that there is no room for more.
+
+        Publications for clients behind it are refused, at every broker that can be reached, until
+        `link_has_room` or `link_reset`. Everything else is still sent.
+        """
+        return self.backlogs.fill(neighbour, messages, size)
+
+    def link_has_room(self, neighbour: BrokerName, now: float) -> list[Effect]:
+        """There is room again for what waits for a neighbour."""
+        return self.backlogs.make_room(neighbour)
 
     # --- what the host asks ---
 

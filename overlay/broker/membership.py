@@ -99,6 +99,7 @@ class Membership:
                 return answer(source, join.req, self._name_taken(client))
             effects += self._put_out(client, home, edge, now)
         broker.routing.crt[client] = Home(edge, source, life)
+        effects += broker.backlogs.client_joined(source, edge)
         if broker.trace:
             effects.append(broker.record("begin", now, None, source, client=client, outcome=edge))
         task = Task(source, join.req)

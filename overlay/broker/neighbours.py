@@ -40,6 +40,7 @@ class NeighbourLinks:
         broker, source = self._broker, Hop(neighbour)
         effects = self._record("up", source, now) if broker.reach.is_absent(source) else []
         effects += self._tell_others(source, *broker.reach.reset(source))
+        effects += broker.backlogs.reset(source)
         broker.requests.disown(source)
         broker.waiting.drop_all(source)
         effects += self._forget_behind(source, now)
@@ -62,7 +63,7 @@ class NeighbourLinks:
         return effects
 
     def _state_for(self, source: Hop) -> list[Effect]:
-        """What a neighbour has to know: clients, advertisements and unreachable brokers."""
+        """What a neighbour has to know: clients, advertisements, links that are down or full."""
         broker, effects = self._broker, list[Effect]()
         for client, home in sorted(broker.routing.crt.items()):
             effects.append(Send((source,), Join(0, client, home.edge, home.life)))
@@ -71,7 +72,8 @@ class NeighbourLinks:
                 for entry in broker.routing.srt[hop]:
                     if is_visible(entry, broker.versions.view()):
                         effects.append(Send((source,), _advertisement(entry)))
-        return effects + [Send((source,), report) for report in broker.reach.reports(source)]
+        effects += [Send((source,), report) for report in broker.reach.reports(source)]
+        return effects + broker.backlogs.state_for(source)
 
     def down(self, neighbour: BrokerName, now: float) -> list[Effect]:
         """The neighbour has been unreachable for a while: nothing waits for its answers any more.

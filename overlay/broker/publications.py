@@ -49,7 +49,8 @@ class Publications:
         ):
             return start
         if from_client:
-            return self._admitted(source, messages, start, broker.versions.view())
+            end = self._admitted(source, messages, start, broker.versions.view())
+            return self._before_refused(messages, start, end) if broker.backlogs else end
         return self._unhidden(messages, start)
 
     def route(
@@ -111,6 +112,14 @@ class Publications:
                 return at
         return len(messages)
 
+    def _before_refused(self, messages: Sequence[AnyMessage], start: int, end: int) -> int:
+        """Index of the first publication of a run that is refused since a broker is away."""
+        refusal, view = self._broker.backlogs.refusal, self._broker.versions.view()
+        for at in range(start, end):
+            if refusal(cast(Pub, messages[at]).point, view) is not None:
+                return at
+        return end
+
     # --- single publications ---
 
     def receive(self, source: Hop, pub: Pub, now: float) -> list[Effect]:
@@ -145,7 +154,7 @@ class Publications:
         """
         broker = self._broker
         if self._admitted(source, (pub,), 0, view):
-            return None
+            return self._away(pub, view)
         if source not in broker.membership.joined or source[1:] != pub.client:
             raise ProtocolError(f"{source} publishes in the name of {pub.client!r}")
         if pub.life not in (0, broker.life_of(source)):
@@ -157,12 +166,18 @@ class Publications:
         except FilterError as error:
             return PubRefused(pub.seq, error.code, str(error))
         if broker.routing.may_publish(source, pub.point, view):
-            return None
+            return self._away(pub, view)
         return PubRefused(
             pub.seq,
             NotAdvertised.code,
             f"{pub.client} has not advertised {format_publication(pub.point)}",
         )
+
+    def _away(self, pub: Pub, view: View | None) -> PubRefused | None:
+        """Why a publication that its client may send cannot be delivered now, if it cannot."""
+        backlogs = self._broker.backlogs
+        error = backlogs.refusal(pub.point, view) if backlogs else None
+        return PubRefused(pub.seq, error.code, str(error)) if error is not None else None
 
 
 def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:

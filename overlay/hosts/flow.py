@@ -9,9 +9,10 @@ it. Answers that go back to n itself are no reason to wait, or two brokers could
 other; there is at most a handful for each message that n sent.
 
 Clients are never waited for: one that does not read fills its outbox and is cut off, with a reason.
-A neighbour that is down is not waited for either: what is meant for it is kept up to a limit, then
-given up as a whole, with a log entry that counts it, and when it comes back each side sends the
-other its state anew.
+A neighbour that is down is not waited for either: what is meant for it is kept up to a limit. In
+memory it is then given up as a whole, with a log entry that counts it, and when it comes back each
+side sends the other its state anew. With a log, publishers are refused instead
+(`overlay.broker.backlogs`).
 
 This module only keeps the account; the host acts on it.
 """

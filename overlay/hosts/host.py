@@ -39,7 +39,7 @@ from overlay.hosts.inputs import Inputs, Keeper
 from overlay.hosts.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
 from overlay.hosts.rivals import Rivals
 from overlay.hosts.rounds import Rounds
-from overlay.hosts.settings import Settings
+from overlay.hosts.settings import GIVE_UP_TIMES, Settings
 from overlay.log.log import Log
 from overlay.messages import (
     BrokerName,
@@ -172,6 +172,7 @@ class Host:
                 self.await_return(end)
             elif isinstance(end, Neighbour):
                 end.absent = self._core.reach.is_absent(end.hop)
+                self.touch(end)  # Its limits may be others by now.
 
     def call_later(self, delay_s: float, step: Callable[..., None], *args: Any) -> Timer:
         """Do something later; an error in it ends the process."""
@@ -565,6 +566,8 @@ class Host:
                 self._overflow(peer)
             if isinstance(peer, Neighbour):
                 self._flow.gauge(peer)
+                if self.inputs.journal is not None:
+                    self.inputs.report_backlog(peer)
             elif isinstance(peer, Client) and link.backlog_bytes != peer.kept_bytes:
                 self._gauge(peer)
 
@@ -584,8 +587,15 @@ class Host:
             self._status.messages_out += len(peer.outgoing)
             self.node.queue(peer)
 
+    def _keeps(self, neighbour: Neighbour) -> bool:
+        """Whether what waits for a neighbour is kept beyond its limit: with a log, publishers are
+        refused instead."""
+        return self.inputs.journal is not None and not neighbour.link.exceeds(GIVE_UP_TIMES)
+
     def _overflow(self, peer: Peer) -> None:
         """A queue has reached its limit: the peer reads too slowly, or has been down too long."""
+        if isinstance(peer, Neighbour) and self._keeps(peer):
+            return
         waiting, size = len(peer.link.outbox), peer.link.backlog_bytes
         reason = f"{waiting} messages ({size} bytes) wait for {peer.hop}, which does not read them"
         if isinstance(peer, Neighbour):

@@ -59,6 +59,7 @@ class HostStatus:
             "unacked": len(peer.link.unacked),
             "outbox": len(peer.link.outbox),
             "congested": self._host.is_congested(peer),
+            "full": self._host.node.core.backlogs.is_full(peer.hop),
             **self._host.rivals[peer.name].as_data(),
         }
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.logger import Logger
 
 from overlay.errors import LogError
-from overlay.hosts.peers import Peer, Timer
+from overlay.hosts.peers import Neighbour, Peer, Timer
+from overlay.hosts.settings import ROOM_SHARE
 from overlay.log.log import Log
 from overlay.messages import AnyMessage
 from overlay.node.costs import least_units
-from overlay.node.inputs import Input, Took, Trimmed, Woke
+from overlay.node.inputs import Filled, Input, MadeRoom, Took, Trimmed, Woke
 from overlay.node.journal import Journal, Staged
 from overlay.node.node import Node
 from overlay.node.recovery import Failing
@@ -133,6 +134,24 @@ class Inputs:
     def _retry(self, journal: Journal[Peer]) -> None:
         journal.retry()
         self._host.end_turn(self._host.now())
+
+    def report_backlog(self, neighbour: Neighbour) -> None:
+        """Tell the node if the outbox for a neighbour is full, or has room again."""
+        link, full = neighbour.link, self._node.core.backlogs.is_full(neighbour.hop)
+        if neighbour.reporting or full is link.exceeds(ROOM_SHARE if full else 1):
+            return
+
+        def reported() -> None:
+            neighbour.reporting = False
+
+        neighbour.reporting = True
+        name, waiting, size = neighbour.name, len(link.outbox), link.backlog_bytes
+        if full:
+            self._log.info("neighbour has room again", neighbour=name, messages=waiting)
+            self.submit(MadeRoom(name), neighbour, reported)
+        else:
+            self._log.warn("neighbour has no room", neighbour=name, messages=waiting, size=size)
+            self.submit(Filled(name, waiting, size), neighbour, reported)
 
     def _applied(self, peer: Peer | None, units: float) -> None:
         """Look after what has come of an input, but for what the end of the turn writes."""

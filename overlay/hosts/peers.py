@@ -85,7 +85,7 @@ class Peer(End):
 class Neighbour(Peer):
     """An adjacent broker; it is there as long as the topology is."""
 
-    __slots__ = ("absence", "absent", "calling", "forgetting", "name", "refusals")
+    __slots__ = ("absence", "absent", "calling", "forgetting", "name", "refusals", "reporting")
 
     def __init__(self, name: BrokerName, link: Link, delay_s: float) -> None:
         super().__init__(Hop(name), link, delay_s)
@@ -99,6 +99,8 @@ class Neighbour(Peer):
         self.absence: Timer | None = None
         #: The node is about to give it up.
         self.forgetting = False
+        #: The node is about to be told that its outbox is full, or has room again.
+        self.reporting = False
 
 
 class Client(Peer):

@@ -48,9 +48,16 @@ TAKEOVER_S = 2.0
 #: this is for very many at once, and then the one with most in its queue is cut off.
 CLIENT_OUTBOXES_BYTES = 1 << 30
 
-#: What is kept for a neighbour that is down; beyond it, sending it our state anew is less work.
+#: What is kept for a neighbour that is down. In memory mode it is given up beyond that: sending it
+#: our state anew is less work. With a log, publications for clients behind it are refused beyond
+#: that, until only ROOM_SHARE of it is left; and it is given up beyond GIVE_UP_TIMES as much. What
+#: is not refused has to wait as well: publications that were under way, also those that wait at
+#: brokers that could not be told, and changes of tables. A client that subscribes and
+#: un-subscribes all the time makes any number of those.
 NEIGHBOUR_OUTBOX_MESSAGES = 1_000_000
 NEIGHBOUR_OUTBOX_BYTES = 128 << 20
+ROOM_SHARE = 0.5
+GIVE_UP_TIMES = 4
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,24 @@ class Trimmed(_Input, frozen=True, array_like=True, gc=False, tag=10):
     acknowledged: list[tuple[HopText, str, str, Natural]]
 
 
-Input: TypeAlias = Took | Woke | Opened | Leaves | Left | Forgot | Down | Up | Asked | Trimmed
+class Filled(_Input, frozen=True, array_like=True, gc=False, tag=11):
+    """So much waits for a neighbour that there is no room for more."""
+
+    neighbour: NameText
+    #: How many messages wait, and their bytes.
+    messages: Natural
+    size: Natural
+
+
+class MadeRoom(_Input, frozen=True, array_like=True, gc=False, tag=12):
+    """There is room again for what waits for a neighbour."""
+
+    neighbour: NameText
+
+
+Input: TypeAlias = (
+    Took | Woke | Opened | Leaves | Left | Forgot | Down | Up | Asked | Trimmed | Filled | MadeRoom
+)
 
 
 class Digest(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -39,10 +39,12 @@ from overlay.node.ends import End, Ended, Outputs
 from overlay.node.inputs import (
     Asked,
     Down,
+    Filled,
     Forgot,
     Input,
     Leaves,
     Left,
+    MadeRoom,
     Opened,
     Took,
     Trimmed,
@@ -133,6 +135,12 @@ class Node:
                 return self._input(core.link_down(BrokerName(input.neighbour), now), now)
             case Up():
                 return self._input(core.link_up(BrokerName(input.neighbour), now), now)
+            case Filled():
+                full = BrokerName(input.neighbour)
+                effects = core.link_full(full, input.messages, input.size, now)
+                return self._input(effects, now)
+            case MadeRoom():
+                return self._input(core.link_has_room(BrokerName(input.neighbour), now), now)
             case Asked():
                 effects = core.receive(Hop(input.hop), input.question, now)
                 return QUESTION_UNITS + self._input(effects, now)

@@ -324,6 +324,13 @@ class Link:
             or self._outbox_bytes > self._outbox_limit_bytes
         )
 
+    def exceeds(self, times: float) -> bool:
+        """Whether the outbox is beyond so many times its limits."""
+        return (
+            len(self.outbox) > times * self._outbox_limit_messages
+            or self._outbox_bytes > times * self._outbox_limit_bytes
+        )
+
     def send(self, frame: bytes) -> bool:
         """Queue the frame of a message (`frames.pack`).
 

@@ -39,11 +39,19 @@ class LinkStatus(msgspec.Struct, frozen=True):
     notice: str = ""
     #: Why the neighbour refuses this broker.
     refusal: str = ""
+    #: How many messages wait for the neighbour, and whether that is as much as may.
+    outbox: int = 0
+    full: bool = False
 
     @property
     def warnings(self) -> list[str]:
         """Problems of this link that need attention."""
         found = []
+        if self.full:
+            found.append(
+                f"{self.outbox} messages wait for {self.neighbour}: publications for clients "
+                "behind it are refused"
+            )
         if self.refusal:
             found.append(f"refused by {self.neighbour}: {self.refusal}")
         if self.notice:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import padres_tx
-from overlay.filters import Filter
+from overlay.filters import Filter, Value
 from overlay.log.file_log import FileLog
-from overlay.messages import Pub
+from overlay.messages import Pub, PubRefused
 from overlay.wire.link import Opening
 from tests.overlay.broker_processes import (
     Process,
@@ -138,6 +138,69 @@ def test_a_stream_passes_brokers_that_are_started_again(
     number, called, iterated = asyncio.run(run())
     assert called == list(range(number))
     assert iterated == list(range(number))
+
+
+def test_a_broker_that_is_away_holds_up_only_publications_for_its_clients(tmp_path: Path) -> None:
+    """What was accepted for them arrives when it is back; what is too much is refused with its
+    name."""
+
+    async def run() -> None:
+        settings = {"neighbour_outbox_messages": 100}
+        async with brokers(tmp_path, "disk", settings=settings) as those:
+            near, away = RawClient("near"), RawClient("away")
+            publisher = RawClient("p").join(those.ports["B1"])
+            publisher.operate("adv", Filter(cls="x"))
+            near.join(those.ports["B2"]).operate("sub", Filter(cls="x", to="near"))
+            away.join(those.ports["B3"]).operate("sub", Filter(cls="x", to="away"))
+            refusals: list[PubRefused] = []
+            accepted: list[int] = []
+
+            def publish(count: int) -> None:
+                """Publish so many for each of the two subscribers."""
+                first, known = publisher.seq + 1, len(refusals)
+                publisher.seq += count
+                numbers = range(first, first + count)
+                for n in numbers:
+                    for to in ("near", "away"):
+                        point: dict[str, Value] = {"cls": "x", "to": to}
+                        publisher.send(Pub("p", n, point, life=publisher.life))
+                publisher.settle()
+                while publisher.link.inbox:
+                    refused = publisher.receive()
+                    assert isinstance(refused, PubRefused)
+                    refusals.append(refused)
+                gone = {refused.seq for refused in refusals[known:]}
+                accepted.extend(n for n in numbers if n not in gone)
+
+            publish(10)
+            assert away.numbers(10) == accepted
+            away.settle()
+            await those.end(signal.SIGKILL, "B3")
+            away.cut()
+            while not refusals:
+                publish(10)
+            publish(200)
+            sent = list(range(accepted[0], publisher.seq + 1))
+            assert near.numbers(len(sent)) == sent, "the others miss nothing"
+            assert {refused.code for refused in refusals} == {"broker-away"}
+            assert all("wait at broker B2 for B3" in refused.reason for refused in refusals)
+            assert refusals[-1].seq == publisher.seq
+            [shown] = [
+                link
+                for link in inspect(those.ports["B2"], "status")["links"]
+                if link["neighbour"] == "B3"
+            ]
+            assert shown["full"] and not shown["up"]
+            await those.start("B3")
+            assert away.connect(those.ports["B3"]).value == "resumed"
+            assert away.numbers(len(accepted) - 10) == accepted[10:]
+            while accepted[-1] != publisher.seq:
+                publish(1)
+            assert away.numbers(1) == [publisher.seq]
+            for event in ("neighbour too far behind", "messages given up"):
+                assert not any(process.events(event) for process in those.processes.values())
+
+    asyncio.run(run())
 
 
 def test_an_input_that_makes_the_core_fail_ends_the_broker_once(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from overlay.filters import Filter
 from overlay.messages import (
     PROTOCOL_VERSION,
     Ack,
+    Backlog,
     Done,
     EngineMessage,
     Goodbye,
@@ -50,6 +51,7 @@ VALID: list[Message | Signal] = [
     Ack(1 << 40),
     Inspect(7, "tables", ""),
     Reachability("B", "C", up=False),
+    Backlog("B", "C", True, ("C",), 9, 99),
     EngineMessage("d-tx", msgspec.Raw(b"\x93\x01\x02\x03")),
     Hello(PROTOCOL_VERSION, "client", "q", "i-q"),
     Goodbye("", ""),

@@ -11,11 +11,13 @@ from overlay.errors import NameTaken
 from overlay.filters import Filter
 from overlay.hosts.host import Host
 from overlay.hosts.inputs import LOG_RETRY_S
+from overlay.hosts.settings import GIVE_UP_TIMES, Settings
 from overlay.log.log import AppendOutcome, Failed, Full
 from overlay.log.memory_log import MemoryLog
 from overlay.messages import (
     PROTOCOL_VERSION,
     Ack,
+    Backlog,
     BrokerName,
     Hello,
     Hop,
@@ -23,10 +25,12 @@ from overlay.messages import (
     Message,
     Operation,
     Pub,
+    PubRefused,
 )
 from overlay.node import journal as journal_module
 from overlay.node.inputs import Took, decode_batch
 from overlay.node.recovery import Failing, InputFails, recover
+from overlay.wire import link as link_module
 from overlay.wire.codec import decode
 from overlay.wire.frames import PREFIX_SIZE, Splitter, pack
 from overlay.wire.link import ACK_DELAY_S, WINDOW_MESSAGES
@@ -67,11 +71,11 @@ class Keeper:
 class Logged(Setting):
     """The setting of `test_host`, whose host has a log."""
 
-    def __init__(self, core: type[Broker] = Broker) -> None:
+    def __init__(self, core: type[Broker] = Broker, *, settings: Settings | None = None) -> None:
         self.log = SlowLog()
         self.keeper = Keeper()
         self._core_type = core
-        super().__init__(core)
+        super().__init__(core, settings=settings)
 
     def made(self, host: Host) -> None:
         self.keeper.host = host
@@ -267,6 +271,102 @@ def test_a_log_that_fails_ends_the_broker() -> None:
     assert journal is not None
     with pytest.raises(Exception, match="the disk is gone"):
         journal._appended(Failed("the disk is gone"))
+
+
+def with_neighbour_away(outbox_messages: int) -> Logged:
+    """M with a publisher d, whose publications to "a" go to A, and those to "b" to B, which is
+    away."""
+    setting = Logged(settings=Settings(neighbour_outbox_messages=outbox_messages))
+    setting.connect("client", "d")
+    setting.say("d", Join(1, "d", ""))
+    setting.answer("A")
+    setting.answer("B")
+    setting.say("d", Operation(2, "adv", "d", 1, Filter(cls="y")))
+    setting.answer("A")
+    setting.answer("B")
+    for name, client, to in (("A", "q", "a"), ("B", "r", "b")):
+        wanted = Operation(0, "sub", client, 1, Filter(cls="y", to=to))
+        setting.say(name, Join(0, client, name), wanted)
+    setting.host.lost(setting.wires["B"], setting.wires["B"].peer)
+    for wire in setting.wires.values():
+        wire.take()
+    return setting
+
+
+def publish(setting: Logged, *numbers: int) -> tuple[list[int], list[int]]:
+    """Publish from d, to a and b in turn: what A is sent of that, and which ones are refused."""
+    for n in numbers:
+        setting.say("d", Pub("d", n, {"cls": "y", "to": "ab"[n % 2]}))
+    sent = [m.seq for m in setting.wires["A"].take() if isinstance(m, Pub)]
+    answers = setting.wires["d"].take()
+    assert all(isinstance(m, PubRefused) and m.code == "broker-away" for m in answers), answers
+    return sent, [m.seq for m in answers if isinstance(m, PubRefused)]
+
+
+def come_back(setting: Logged, name: str, received: int) -> Recorded:
+    """The neighbour dials again, having received so many messages."""
+    wire = setting.wires[name] = Recorded()
+    incarnation = setting.host.neighbours[BrokerName(name)].link.incarnation
+    hello = Hello(PROTOCOL_VERSION, "broker", name, f"i-{name}", incarnation, received)
+    setting.host.accept(wire, hello)
+    setting.commit()
+    return wire
+
+
+def test_publications_for_a_neighbour_that_is_away_are_refused_when_its_outbox_is_full() -> None:
+    """With a log, it is not given up: all that was accepted is there when it comes back."""
+    setting = with_neighbour_away(10)
+    link = setting.host.neighbours[BrokerName("B")].link
+    received = link.acknowledged + len(link.unacked)
+    on, refused = publish(setting, *range(40))
+    assert on == list(range(0, 40, 2))
+    assert refused == list(range(23, 40, 2)), "eleven wait, and then no more"
+    [shown] = [one for one in setting.host.status()["links"] if one["neighbour"] == "B"]
+    assert shown["full"]
+    assert frames_of(setting.replayed()) == frames_of(setting.host)
+    assert setting.replayed().node.core.backlogs.is_full(Hop("B"))
+    wire = come_back(setting, "B", received)
+    assert [m.seq for m in wire.take() if isinstance(m, Pub)] == list(range(1, 23, 2))
+    assert publish(setting, *range(40, 50)) == (list(range(40, 50, 2)), [])
+    assert [m.seq for m in wire.take() if isinstance(m, Pub)] == list(range(41, 50, 2))
+
+
+def test_other_brokers_are_told_of_a_full_link_and_when_half_of_it_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "WINDOW_MESSAGES", 4)
+    setting = with_neighbour_away(10)
+    link = setting.host.neighbours[BrokerName("B")].link
+    received = link.acknowledged + len(link.unacked)
+    for n in range(15):
+        setting.say("A", Pub("p", n, {"cls": "y", "to": "b"}))
+    [full] = setting.wires["A"].take()
+    assert isinstance(full, Backlog)
+    assert (full.broker, full.neighbour, full.full, full.edges) == ("M", "B", True, ("B",))
+    assert full.messages == 11
+    to_a = setting.wires["A"].peer.link
+    setting.host.arrived(
+        setting.wires["A"].peer, [pack(Ack(to_a.acknowledged + len(to_a.unacked)))]
+    )
+    come_back(setting, "B", received)
+    told = []
+    for gone in range(received + 1, received + 16):
+        setting.host.arrived(setting.wires["B"].peer, [pack(Ack(gone))])
+        setting.commit()
+        told += [(m, len(link.outbox)) for m in setting.wires["A"].take() if isinstance(m, Backlog)]
+    assert told == [(Backlog("M", "B", False), 5)]
+
+
+def test_a_neighbour_that_is_sent_more_and_more_operations_is_given_up() -> None:
+    setting = with_neighbour_away(10)
+    link = setting.host.neighbours[BrokerName("B")].link
+    for n in range(10 * GIVE_UP_TIMES):
+        setting.say("A", Operation(0, "adv", "q", 10 + n, Filter(cls="z", n=n)))
+    assert len(link.outbox) == 10 * GIVE_UP_TIMES
+    assert setting.core.backlogs.is_full(Hop("B"))
+    setting.say("A", Operation(0, "adv", "q", 100, Filter(cls="z", n=100)))
+    assert link.pending == 0
+    assert not setting.core.backlogs
 
 
 class Fragile(Broker):
