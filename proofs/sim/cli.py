@@ -55,7 +55,7 @@ class Faults(click.ParamType[tuple[str, ...]]):
             kinds += FAULTS
         there = (*FAULTS, RESTART, *DURABLE)
         for kind in kinds:
-            if kind not in there and kind != "none":
+            if kind not in (*there, "all", "none"):
                 self.fail(f"unknown fault {kind!r}: expected {', '.join(there)}, all or none")
         if RESTART in kinds and not set(DURABLE).isdisjoint(kinds):
             self.fail(f"{RESTART} is for brokers in memory: it cannot be combined with the others")
