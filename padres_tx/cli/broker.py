@@ -150,6 +150,8 @@ def broker(
         )
     except (StartError, TopologyError) as error:
         raise WrongInput(str(error)) from None
+    if checkpoint and not code:
+        click.echo(f"broker {name}: all of its log is in a snapshot now, in {state}")
     sys.exit(code)
 
 

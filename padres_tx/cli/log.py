@@ -55,8 +55,8 @@ class LogFiles(NamedTuple):
     epilog="""
 \b
 Examples:
-  padres-tx log stat ~/.local/state/padres-tx/five
-  padres-tx log verify ~/.local/state/padres-tx/five/B3
+  padres-tx log stat ~/.local/state/padres-tx/five/state
+  padres-tx log verify ~/.local/state/padres-tx/five/state/B3
 """
 )
 def log() -> None:
@@ -76,8 +76,8 @@ def _directory(command: Callable[..., None]) -> Callable[..., None]:
     epilog="""
 \b
 Examples:
-  padres-tx log stat ~/.local/state/padres-tx/five
-  padres-tx log stat ~/.local/state/padres-tx/five/B3 --json
+  padres-tx log stat ~/.local/state/padres-tx/five/state
+  padres-tx log stat ~/.local/state/padres-tx/five/state/B3 --json
 """
 )
 @_directory
@@ -101,8 +101,8 @@ def stat(directory: Path, *, as_json: bool) -> None:
     epilog="""
 \b
 Examples:
-  padres-tx log verify ~/.local/state/padres-tx/five
-  padres-tx log verify ~/.local/state/padres-tx/five/B3 --json
+  padres-tx log verify ~/.local/state/padres-tx/five/state
+  padres-tx log verify ~/.local/state/padres-tx/five/state/B3 --json
 """
 )
 @_directory

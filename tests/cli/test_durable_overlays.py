@@ -200,6 +200,16 @@ def test_an_overlay_on_disk_goes_on_where_it_was(three: Shell, tmp_path: Path) -
     ]
     assert sorted(path.name for path in state.iterdir()) == ["B1", "B2", "B3", ABOUT]
 
+    # Before an upgrade, what a crash may have left in the log goes into a snapshot.
+    for broker in ("B1", "B2", "B3"):
+        printed = three.ok(
+            *("broker", "three", broker),
+            *("--durability", "disk", "--state", state / broker, "--checkpoint"),
+        )
+        assert printed == (
+            f"broker {broker}: all of its log is in a snapshot now, in {state / broker}\n"
+        )
+
     # A topology that does not fit is refused before anything happens.
     refused = three.refused("up", "five", "--name", "three", "--durability", "disk", "--free-ports")
     assert f"the state in {state} was made for another topology: broker B4 is new" in refused
