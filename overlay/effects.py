@@ -33,6 +33,16 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
+class Resend(msgspec.Struct, frozen=True, gc=False):
+    """Queue for a neighbour again what was meant for its former life, or give that up.
+
+    When a link was reset, the host has kept the plain publications that were queued or in flight.
+    """
+
+    hop: Hop
+    given_up: bool
+
+
 class Close(msgspec.Struct, frozen=True, gc=False):
     """End a peer's link with a reason, after what has been queued for it."""
 
@@ -54,4 +64,4 @@ class CancelTimer(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
-Effect: TypeAlias = Send | Forward | Close | SetTimer | CancelTimer | Record
+Effect: TypeAlias = Send | Forward | Resend | Close | SetTimer | CancelTimer | Record

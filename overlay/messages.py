@@ -185,6 +185,38 @@ class Backlog(Message, frozen=True, array_like=True, gc=False, tag=13):
     size: Natural = 0
 
 
+class LinkReset(Message, frozen=True, array_like=True, gc=False, tag=11):
+    """A link was reset; flooded on one side of it, and again when the routes are back (`restored`).
+
+    What was published before `time` and on its way between this side and the clients of the edge
+    brokers beyond (`edges`) may be lost.
+    """
+
+    #: Who reports it, and which neighbour was at the other end.
+    broker: NameText
+    neighbour: NameText
+    time: float
+    edges: tuple[NameText, ...]
+    restored: bool = False
+
+
+#: Whether publications that a client should have received may be lost, or its own, or both.
+Direction: TypeAlias = Literal["in", "out", "both"]
+
+
+class Gap(Message, frozen=True, array_like=True, gc=False, tag=12):
+    """To a client: publications may be lost.
+
+    A link to `broker` was reset, mostly because that broker was restarted and is not durable. What
+    was published before `time`, in seconds since 1970, may be missing: of what this client should
+    have received ("in"), of what it has published ("out"), or of both ("both").
+    """
+
+    broker: str
+    time: float
+    direction: Direction
+
+
 class Signal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what concerns one connection only."""
 
@@ -240,11 +272,13 @@ AnyMessage: TypeAlias = (
     | Report
     | Reachability
     | Backlog
+    | LinkReset
+    | Gap
 )
 AnySignal: TypeAlias = Hello | Ack | Ping | Goodbye
 
 #: What may wait at a broker.
 stored_values(
     *(Pub, Operation, Join, Leave, Done, PubRefused),
-    *(EngineMessage, Inspect, Report, Reachability, Backlog),
+    *(EngineMessage, Inspect, Report, Reachability, Backlog, LinkReset, Gap),
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from overlay.filters import Filter, between, ge, gt, le, lt, prefix, present
+    from overlay.messages import Gap
     from overlay.wire.frames import FrameTooLarge
     from padres_tx import static, sync
     from padres_tx.client.asyncio.client import Client, connect
@@ -70,6 +71,7 @@ __all__ = [
     "Filter",
     "FilterError",
     "FrameTooLarge",
+    "Gap",
     "InvalidEngine",
     "LimitReached",
     "NameAway",
@@ -115,6 +117,7 @@ _HOMES = {
         "OperationError OverlayError ProtocolError SlowReader Unauthorized"
     ),
     "overlay.filters": "Filter between ge gt le lt prefix present",
+    "overlay.messages": "Gap",
     "overlay.wire.frames": "FrameTooLarge",
     "padres_tx.client.asyncio.client": "Client connect",
     "padres_tx.client.asyncio.operator": "Operator operator",

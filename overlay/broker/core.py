@@ -14,6 +14,8 @@ Here are the inputs, what engines and services call, and the parts that do the w
 | `busy` | does long work in slices, while its source waits |
 | `requests` | counts the answers of neighbours, and answers the requests of others |
 | `membership` | lets clients in and forgets them |
+| `resending` | holds publications for a neighbour whose link was reset, until its routes are back |
+| `losses` | tells clients what may be lost with a link |
 | `links` | follows the links to neighbours, and adapts the tables to a reset |
 | `backlogs` | knows which links are full, so that publications for them are refused |
 
@@ -39,6 +41,7 @@ from overlay.broker.busy import BusySources
 from overlay.broker.engine import Engine, EngineFactory
 from overlay.broker.limits import Usage
 from overlay.broker.long_work import LongWork
+from overlay.broker.losses import GAPS, Losses
 from overlay.broker.membership import Membership
 from overlay.broker.neighbours import NeighbourLinks
 from overlay.broker.operations import Operations
@@ -47,6 +50,7 @@ from overlay.broker.publications import Publications
 from overlay.broker.reach import Reach
 from overlay.broker.recording import Recorder
 from overlay.broker.requests import Task
+from overlay.broker.resending import Resending, Restoration
 from overlay.broker.service import RouteChange, Service, ServiceFactory
 from overlay.broker.turns import RELEASE, SLICE, WORK, Jobs
 from overlay.broker.waiting import WaitingOperations
@@ -64,6 +68,7 @@ from overlay.messages import (
     Inspect,
     Join,
     Leave,
+    LinkReset,
     Operation,
     Pub,
     Reachability,
@@ -91,7 +96,7 @@ class Taken(NamedTuple):
     fields=("routing", "reach", "lives", "jobs"),
     parts=(
         *("publications", "waiting", "operations", "busy", "requests", "membership"),
-        *("links", "backlogs"),
+        *("resending", "losses", "links", "backlogs"),
     ),
     derived=("trace", "slice", "engines", "services", "_receivers"),
 )
@@ -130,6 +135,8 @@ class Broker(Recorder):
         self.busy = BusySources(self)
         self.requests = PlainRequests(self)
         self.membership = Membership(self)
+        self.resending = Resending(self)
+        self.losses = Losses(self)
         self.links = NeighbourLinks(self)
         self.backlogs = Backlogs(self)
         self._receivers: dict[type, Callable[[Hop, Any, float], list[Effect]]] = {
@@ -140,6 +147,7 @@ class Broker(Recorder):
             Leave: self.membership.receive_leave,
             Reachability: self.links.receive_report,
             Backlog: self.backlogs.receive,
+            LinkReset: self.losses.receive,
             Inspect: self._inspect,
             EngineMessage: self._engine_message,
         }
@@ -194,6 +202,8 @@ class Broker(Recorder):
         """A timer that `SetTimer` asked for has run out."""
         if key == WORK:
             return self._work(now)
+        if key == GAPS:
+            return self.losses.wake()
         name, _, rest = key.partition("/")
         service = self.service(name)
         assert service is not None, f"timer {key!r} has no service"
@@ -255,7 +265,8 @@ class Broker(Recorder):
     def at_rest(self) -> bool:
         """Whether nothing waits for anything."""
         parts_at_rest = self.requests.at_rest and self.waiting.at_rest and self.busy.at_rest
-        return parts_at_rest and not (self.membership.joining or len(self.jobs))
+        waits = self.membership.joining or self.resending.restoring or len(self.jobs)
+        return parts_at_rest and not waits
 
     @property
     def usage(self) -> list[Usage]:
@@ -298,6 +309,8 @@ class Broker(Recorder):
             if self.busy.pauses_for_answers(context):
                 return self.jobs.again()
             worked = context.work(now)
+        elif isinstance(context, Restoration):
+            worked = self.resending.work(context, now)
         elif not name:
             return [*self.release(now), *self.jobs.again()]
         else:

@@ -201,6 +201,7 @@ class Membership:
             del self.joined[hop]
         self.joining.pop(hop, None)
         self.leaving.pop(hop, None)
+        self._broker.losses.forget(hop)
         self._broker.requests.disown(hop)  # A later client of the same name did not ask for this.
         self._broker.waiting.drop_plain(hop)
         return effects + self._broker.busy.drop(hop, now)

@@ -41,15 +41,17 @@ class NeighbourLinks:
         effects = self._record("up", source, now) if broker.reach.is_absent(source) else []
         effects += self._tell_others(source, *broker.reach.reset(source))
         effects += broker.backlogs.reset(source)
+        effects += broker.losses.link_reset(source, now)
         broker.requests.disown(source)
-        broker.waiting.drop_all(source)
+        effects += broker.waiting.drop_all(source, now)
         effects += self._forget_behind(source, now)
+        unanswered = broker.requests.reset(source)
         # How things are comes first: what is done below about its loss is told as a change.
         effects += self._state_for(source)
-        effects += broker.requests.reset(source, now)
+        effects += broker.requests.finish(unanswered, now)
         for service in broker.hosted():
             effects += service.link_reset(source, now)
-        return effects
+        return effects + broker.resending.begun(source, now)
 
     def _forget_behind(self, source: Hop, now: float) -> list[Effect]:
         """Forget the clients behind a neighbour that lives a new life."""
@@ -64,14 +66,15 @@ class NeighbourLinks:
 
     def _state_for(self, source: Hop) -> list[Effect]:
         """What a neighbour has to know: clients, advertisements, links that are down or full."""
-        broker, effects = self._broker, list[Effect]()
+        broker, state = self._broker, list[Join | Operation]()
         for client, home in sorted(broker.routing.crt.items()):
-            effects.append(Send((source,), Join(0, client, home.edge, home.life)))
+            state.append(Join(0, client, home.edge, home.life))
         for hop in sorted(broker.routing.srt):
             if hop != source:
                 for entry in broker.routing.srt[hop]:
                     if is_visible(entry, broker.versions.view()):
-                        effects.append(Send((source,), _advertisement(entry)))
+                        state.append(_advertisement(entry))
+        effects = broker.resending.begin(source, state)
         effects += [Send((source,), report) for report in broker.reach.reports(source)]
         return effects + broker.backlogs.state_for(source)
 

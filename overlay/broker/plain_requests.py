@@ -9,6 +9,7 @@ A part of the broker (`overlay.broker.core`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +83,7 @@ class PlainRequests:
             return self._broker.membership.refused(task)
         if task.req:
             effects.append(Send((task.origin,), Done(task.req, *task.error, task.number)))
-        return effects
+        return effects + self._broker.resending.finished(task, now)
 
     # --- what is under way ---
 
@@ -146,11 +147,18 @@ class PlainRequests:
         self._lost.pop(neighbour, None)
         self.tasks.find(neighbour)
 
-    def reset(self, neighbour: Hop, now: float) -> list[Effect]:
-        """A neighbour lives a new life, and answers nothing that its former life was asked."""
+    def reset(self, neighbour: Hop) -> list[Task]:
+        """A neighbour lives a new life, and answers nothing that its former life was asked.
+
+        Returns the tasks that wait for nothing any more; then `finish` them.
+        """
         self._lost.pop(neighbour, None)
+        return self.tasks.reset(neighbour)
+
+    def finish(self, tasks: Iterable[Task], now: float) -> list[Effect]:
+        """Answer the origins of tasks that no neighbour answers any more."""
         effects: list[Effect] = []
-        for task in self.tasks.reset(neighbour):
+        for task in tasks:
             effects += self.finished(task, now)
         return effects + self._broker.busy.answers_came()
 

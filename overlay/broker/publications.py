@@ -59,10 +59,11 @@ class Publications:
         """Where a run of plain publications goes, and with a trace their records."""
         broker = self._broker
         pubs, view = cast(Sequence[Pub], messages[start:end]), broker.versions.view()
+        held = broker.resending.hold(source, pubs) if broker.resending.restoring else ()
         effects: list[Effect] = []
         at = start
         for matching, count in broker.routing.prt.runs([pub.point for pub in pubs], view):
-            hops = _without(source, matching)
+            hops = _without(source, matching, held)
             if broker.trace:
                 for one in range(at, at + count):
                     pub = cast(Pub, messages[one])
@@ -143,7 +144,8 @@ class Publications:
             life = broker.life_of(source)
             if broker.versions.stamp or pub.life != life:
                 pub = msgspec.structs.replace(pub, hidden=broker.versions.stamp, life=life)
-        hops = _without(source, broker.routing.prt.hops(pub.point, view))
+        held = broker.resending.hold(source, (pub,)) if broker.resending.restoring else ()
+        hops = _without(source, broker.routing.prt.hops(pub.point, view), held)
         effects = broker.record_publication(source, pub, now, hops, view) if broker.trace else []
         return [*effects, Send(hops, pub)] if hops else effects
 
@@ -180,8 +182,11 @@ class Publications:
         return PubRefused(pub.seq, error.code, str(error)) if error is not None else None
 
 
-def _without(source: Hop, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
-    """Where a publication goes; a client is given its own, a neighbour has it already."""
+def _without(source: Hop, hops: tuple[Hop, ...], held: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    """Where a publication goes now; a client is given its own, a neighbour has it already, and for
+    some it is held."""
+    if held:
+        hops = tuple(hop for hop in hops if hop not in held)
     if is_client(source) or source not in hops:
         return hops
     return tuple(hop for hop in hops if hop != source)

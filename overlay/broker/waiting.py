@@ -366,9 +366,15 @@ class WaitingOperations:
         if self.queue:
             self._keep(lambda item: item.source != client or not item.is_plain)
 
-    def drop_all(self, neighbour: Hop) -> None:
-        """A neighbour lives a new life: nothing from its former life is carried out."""
+    def drop_all(self, neighbour: Hop, now: float) -> list[Effect]:
+        """A neighbour lives a new life: no operation from its former life is carried out, and its
+        publications wait for none any more."""
+        gone = [item.message for item in self.queue if item.source == neighbour]
         self._keep(lambda item: item.source != neighbour)
+        self.stalled.discard(neighbour)
+        publish = self._broker.publications.publish
+        pubs = [message for message in gone if isinstance(message, Pub)]
+        return [effect for pub in pubs for effect in publish(neighbour, pub, now)]
 
     def drop_part(self, long: LongWork) -> None:
         """Long work ends before it is done: its part that waits is not carried out."""

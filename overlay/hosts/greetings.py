@@ -104,7 +104,7 @@ class Greetings:
         """
         link = peer.link
         opening = link.opening(hello)
-        lost = link.pending + link.given_up if opening is Opening.RESET else 0
+        lost = link.given_up if opening is Opening.RESET else 0
         connect = partial(self._connect, peer, wire, hello, opening, lost)
         if isinstance(peer, Operator):
             self._host.node.ends[peer.hop] = peer

@@ -8,7 +8,9 @@ list of answers; a failing one replays from the tape and shrinks with it.
 Links keep what a TCP connection may lose (see `link`), so a cut connection is only a longer delay
 here (`cut`); if it lasts, both ends are told (`link_down`), as a host would, and again when it is
 over. What ends is a client (`crash`), a broker's life (`restart`), or that of a link which was
-down for so long that its ends have given it up (`reset`).
+down for so long that its ends have given it up (`reset`). Then each end keeps what the other may
+not have received, as a node does (`overlay.node`): all that is on its way, and some of what came
+last, since acknowledgements ride late.
 
 A client is any function from a message to the messages that it answers with; the simulator knows
 no sessions and no transactions.
@@ -19,12 +21,13 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from overlay.broker.core import Broker
-from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Resend, Send, SetTimer
 from overlay.errors import PeerError
 from overlay.hosts.settings import ABSENT_AFTER_S
 from overlay.identity import Lives
@@ -32,9 +35,11 @@ from overlay.messages import (
     AnyMessage,
     BrokerName,
     Hop,
+    Pub,
     client_hop,
     is_client,
 )
+from overlay.node.received import Received
 from overlay.trace import Record
 from overlay.wire.codec import decode_message, encode
 
@@ -50,6 +55,9 @@ DELAY_STEP_S = 0.001
 
 #: Two times that differ by less are the same but for rounding.
 SAME_MOMENT_S = 1e-9
+
+#: Of how many messages that came last over a link the acknowledgement may be missing.
+UNACKNOWLEDGED = 8
 
 #: An overlay of some brokers settles in thousands of steps; a run that has not come to rest by
 #: then never will.
@@ -101,6 +109,32 @@ class _Arrival:
         self._arrive(self)
 
 
+class _NeighbourLink:
+    """One direction of a link between two brokers: what a new life of it has to repeat."""
+
+    def __init__(self, received: Received) -> None:
+        #: Frames on their way, and those that came last.
+        self.sent: deque[bytes] = deque()
+        self.came: deque[bytes] = deque(maxlen=UNACKNOWLEDGED)
+        #: Publications that wait until the receiver's new life has the tables.
+        self.kept: list[bytes] = []
+        #: What the receiver has got over it.
+        self.received = received
+
+    def arrived(self, count: int) -> None:
+        """The receiver has so many messages more."""
+        for _ in range(count):
+            self.came.append(self.sent.popleft())
+
+    def keep(self, unacknowledged: int) -> None:
+        """The receiver lives a new life, and has not acknowledged so many that have come."""
+        came = list(self.came)
+        frames = [*came[len(came) - unacknowledged :], *self.sent]
+        self.kept += [frame for frame in frames if type(decode_message(frame)) is Pub]
+        self.sent.clear()
+        self.came.clear()
+
+
 class NeverSettles(AssertionError):
     """The overlay still sends messages after more steps than a run should have."""
 
@@ -111,6 +145,9 @@ class Simulator:
     `connect` clients, `send` in their names, and `run`; what the cores recorded is in `records`,
     and `digest` names the whole run.
     """
+
+    #: How repetitions after a reset are recognised.
+    received: Callable[[], Received] = Received
 
     def __init__(
         self,
@@ -151,6 +188,11 @@ class Simulator:
         #: the link messages belong to, so that a broken link's messages are lost with it.
         self._arrives: dict[tuple[Hop, Hop], float] = {}
         self._lives: dict[tuple[Hop, Hop], int] = {}
+        self._neighbour_links = {
+            (Hop(name), Hop(other)): _NeighbourLink(self.received())
+            for name, others in self._tree.items()
+            for other in others
+        }
         #: Timers that are set: which of the same key is the last one, and when it rings.
         self._timers: dict[tuple[BrokerName, str], tuple[int, float]] = {}
         #: Until when links are cut, which ends have been told so, and brokers that are dead.
@@ -259,6 +301,12 @@ class Simulator:
         for other in self._tree[broker]:
             self._break(Hop(broker), Hop(other))
             self._break(Hop(other), Hop(broker))
+            link = self._neighbour_links[Hop(broker), Hop(other)]
+            # It knows nothing that it sent, and nothing that it got; the others still know.
+            link.sent.clear()
+            link.came.clear()
+            link.kept.clear()
+            self._neighbour_links[Hop(other), Hop(broker)].received = self.received()
         if not outage_s:
             self._begin_anew(broker)
             return
@@ -296,6 +344,9 @@ class Simulator:
 
     def _reset_end(self, end: BrokerName, neighbour: BrokerName) -> None:
         self._absent.discard((end, neighbour))
+        link = self._neighbour_links[Hop(end), Hop(neighbour)]
+        link.keep(self._choose(len(link.came) + 1) if link.came else 0)
+        self._neighbour_links[Hop(neighbour), Hop(end)].received.reset()
         self._carry_out(end, self.brokers[end].link_reset(neighbour, self.now))
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -324,6 +375,8 @@ class Simulator:
     # --- links ---
 
     def _post(self, source: Hop, dest: Hop, frame: bytes) -> None:
+        if (source, dest) in self._neighbour_links:
+            self._neighbour_links[source, dest].sent.append(frame)
         self._transmit(source, dest, frame)
 
     def _deliver_all(self, link: _Link, life: int, frame: bytes) -> None:
@@ -348,6 +401,13 @@ class Simulator:
             frames.append(following.what)
         self.largest_batch = max(self.largest_batch, len(frames))
         messages, at = [decode_message(one) for one in frames], 0
+        neighbour_link = self._neighbour_links.get(link)
+        if neighbour_link is not None:
+            if BrokerName(dest) in self._dead:
+                return
+            neighbour_link.arrived(len(frames))
+            new, new_frames = neighbour_link.received.new(messages, frames)
+            messages, frames = list(new), list(new_frames)
         while at < len(messages) and self._lives.get(link, 0) == life:
             count = self._deliver(source, dest, messages, frames, at)
             for one in frames[at : at + count]:
@@ -393,6 +453,11 @@ class Simulator:
                 case Send(hops, message):
                     frame = encode(message)
                     for hop in hops:
+                        self._post(Hop(broker), hop, frame)
+                case Resend(hop, given_up):
+                    link = self._neighbour_links[Hop(broker), hop]
+                    kept, link.kept = link.kept, []
+                    for frame in () if given_up else kept:
                         self._post(Hop(broker), hop, frame)
                 case Close(hop, code, reason):
                     if (hop, broker) in self._clients:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlay.messages import Goodbye, Hop
+from overlay.node.received import Received
 from overlay.trace import Record
+from overlay.wire.frames import is_publication
 from overlay.wire.link import Link
 
 
 class End:
     """This node's end of the link to one peer; hosts add the connection to it."""
 
-    __slots__ = ("digest", "hop", "is_touched", "link", "outgoing")
+    __slots__ = ("digest", "hop", "is_touched", "kept", "link", "outgoing", "received")
 
     def __init__(self, hop: Hop, link: Link) -> None:
         self.hop = hop
@@ -23,6 +25,24 @@ class End:
         self.is_touched = False
         #: A checksum of all that was sent to the peer.
         self.digest = 0
+        #: What has come from it, if it is a neighbour.
+        self.received = None if hop.startswith(("@", "?")) else Received()
+        #: Publications for a neighbour's former life that wait to be sent to its next one.
+        self.kept: list[bytes] = []
+
+    def keep(self) -> None:
+        """The neighbour begins a new life: keep the publications that its former life has not
+        acknowledged. Its tables are sent anew, and everything else is void."""
+        assert self.received is not None
+        frames = [*self.link.unacked, *self.link.outbox, *self.outgoing]
+        self.kept += [frame for frame in frames if is_publication(frame)]
+        self.outgoing.clear()
+        self.received.reset()
+
+    def take_kept(self) -> list[bytes]:
+        """What was kept, which is kept no longer."""
+        kept, self.kept = self.kept, []
+        return kept
 
 
 class Ended(NamedTuple):

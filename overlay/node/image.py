@@ -6,6 +6,7 @@ import msgspec
 
 from overlay.errors import LogError
 from overlay.messages import Hop, is_client
+from overlay.node.ends import End
 from overlay.node.node import Node
 from overlay.snapshots import freeze, thaw
 from overlay.wire.link import LinkState
@@ -17,6 +18,10 @@ class _EndState(msgspec.Struct, frozen=True):
     hop: str
     digest: int
     link: LinkState
+    #: Of a neighbour: publications for its former life, and what came from it (`Received`).
+    kept: list[bytes] = []
+    last: list[tuple[str, int, int]] = []
+    repeated: list[tuple[str, int, int]] = []
 
 
 class _NodeState(msgspec.Struct, frozen=True):
@@ -34,11 +39,7 @@ class _NodeState(msgspec.Struct, frozen=True):
 def freeze_node(node: Node, now: float) -> bytes:
     """The state as bytes, between two inputs, with the time of the last one."""
     node.queue_all()
-    ends = [
-        _EndState(end.hop, end.digest, end.link.state)
-        for end in node.ends.values()
-        if not end.hop.startswith("?")
-    ]
+    ends = [_end_state(end) for end in node.ends.values() if not end.hop.startswith("?")]
     state = _NodeState(now, node.digest, node.timers, ends, freeze(node.core))
     return msgspec.msgpack.encode(state)
 
@@ -64,4 +65,15 @@ def thaw_node(node: Node, data: bytes) -> float:
             end = node.add(hop, saved.link.incarnation)
         end.digest = saved.digest
         end.link.restore(saved.link)
+        end.kept = list(saved.kept)
+        if end.received is not None:
+            end.received.restore(saved.last, saved.repeated)
     return state.now
+
+
+def _end_state(end: End) -> _EndState:
+    state = _EndState(end.hop, end.digest, end.link.state, end.kept)
+    if end.received is None:
+        return state
+    last, repeated = end.received.state
+    return msgspec.structs.replace(state, last=last, repeated=repeated)

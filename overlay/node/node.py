@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 from overlay.broker.core import Broker
-from overlay.effects import CancelTimer, Close, Effect, Forward, Send, SetTimer
+from overlay.effects import CancelTimer, Close, Effect, Forward, Resend, Send, SetTimer
 from overlay.errors import PeerError, ProtocolError
 from overlay.messages import (
     AnyMessage,
@@ -173,6 +173,8 @@ class Node:
         """
         core, hop, at, units = self.core, end.hop, 0, 0.0
         end.link.count(len(frames), size)
+        if end.received is not None:
+            messages, frames = end.received.new(messages, frames)
         while at < len(messages):
             try:
                 check_room(messages[at], len(frames[at]))
@@ -195,7 +197,8 @@ class Node:
         end = self.ends[hop]
         opening = Opening.RESET if opened.reset else Opening.NEW
         if opened.reset:
-            self.queue(end)  # For the digest; it is given up.
+            self.queue(end)  # For the digest; then what is not a publication is given up.
+            end.keep()
         end.link.begin(opened.incarnation, opened.peer, opening)
         if not opened.reset:
             return 0.0
@@ -262,6 +265,10 @@ class Node:
                 self._send(effect.hops, [_pack(effect.message)])
             elif type(effect) is Record:
                 outputs.records.append(effect)
+            elif type(effect) is Resend:
+                frames_kept = self.ends[effect.hop].take_kept()
+                if not effect.given_up:
+                    self._send((effect.hop,), frames_kept)
             elif type(effect) is Close:
                 closed = True
                 end = self.ends.get(effect.hop)
@@ -296,6 +303,7 @@ class Node:
             lost = 0
         else:
             self.queue(end)
+            end.take_kept()
             end.link.cut()
             lost = end.link.forget()
         self.outputs.ended.append(Ended(end, goodbye, expelled, lost))

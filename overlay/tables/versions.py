@@ -65,8 +65,10 @@ class Now:
 
 @stored(
     "versions",
-    fields=("open", "committed", "retired", "voted", "stamp"),
+    fields=("open", "committed", "retired", "voted", "stamp", "commits"),
     derived=("_now",),
+    version=2,
+    migrations={1: lambda fields: {**fields, "commits": 0}},
 )
 class Versions:
     """The versions that entries of this broker may be marked with."""
@@ -82,6 +84,8 @@ class Versions:
         #: Undecided versions that this broker has voted for: others may have committed them.
         self.voted: dict[Version, None] = {}
         self.stamp: tuple[Version, ...] = ()
+        #: How many versions were committed here so far.
+        self.commits = 0
 
     def _rebuild(self) -> None:
         #: The view of everything that is so now.
@@ -97,6 +101,7 @@ class Versions:
 
     def commit(self, version: Version) -> None:
         self._decide(version)
+        self.commits += 1
         self.committed[version] = None
 
     def abort(self, version: Version) -> None:

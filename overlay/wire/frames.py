@@ -13,8 +13,8 @@ from __future__ import annotations
 from struct import Struct
 
 from overlay.errors import FrameTooLarge, ProtocolError
-from overlay.messages import Message, Signal
-from overlay.wire.codec import BROKER_FRAME_LIMIT, FRAME_LIMIT, encode
+from overlay.messages import Message, Pub, Signal
+from overlay.wire.codec import BROKER_FRAME_LIMIT, FRAME_LIMIT, decode, encode
 
 __all__ = [
     "BROKER_FRAME_LIMIT",
@@ -23,11 +23,18 @@ __all__ = [
     "FirstFrame",
     "FrameTooLarge",
     "Splitter",
+    "is_publication",
     "pack",
 ]
 
 _PREFIX = Struct("!I")
 PREFIX_SIZE = _PREFIX.size
+
+#: How msgpack begins an array of up to 15 elements, and a number up to 127: what nearly all
+#: messages begin with, the number being their kind.
+_SHORT_ARRAYS = range(0x90, 0xA0)
+_LAST_SHORT_NUMBER = 0x7F
+_PUBLICATION = Pub.__struct_config__.tag
 
 #: The largest first frame: a hello, of names, a secret and a number, or a goodbye with its reason.
 #: Anyone who can connect may send one, so it is far smaller than what a known peer may send.
@@ -44,6 +51,19 @@ def pack(value: Message | Signal, limit: int = FRAME_LIMIT) -> bytes:
     if len(body) > limit:
         raise FrameTooLarge(f"{type(value).__name__} of {len(body)} bytes: at most {limit}")
     return _PREFIX.pack(len(body)) + body
+
+
+def is_publication(frame: bytes) -> bool:
+    """Whether the frame of a message is a publication's.
+
+    A broker forwards a publication as it came, so an unusual encoding is possible: then it is
+    decoded.
+    """
+    if len(frame) > PREFIX_SIZE + 1 and frame[PREFIX_SIZE] in _SHORT_ARRAYS:
+        kind = frame[PREFIX_SIZE + 1]
+        if kind <= _LAST_SHORT_NUMBER:
+            return kind == _PUBLICATION
+    return isinstance(decode(frame[PREFIX_SIZE:]), Pub)
 
 
 class FirstFrame:

@@ -27,6 +27,7 @@ from padres_tx.cli.common import (
 )
 from padres_tx.client.asyncio.client import connect
 from padres_tx.client.asyncio.connecting import unique_name
+from padres_tx.client.asyncio.notifications import describe
 from padres_tx.client.session import Notification
 
 _as_option = click.option(
@@ -94,6 +95,7 @@ async def _sub(
             f"{client.name} at {selected.label} is subscribed to {format_filter(box)}; "
             "stop it with Ctrl-C"
         )
+        client.on_gap(lambda gap: note(f"{client.name}: {describe(gap)}"))
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 async for notification in client:

@@ -41,6 +41,7 @@ from overlay.messages import (
     ClientName,
     Done,
     EngineMessage,
+    Gap,
     Inspect,
     Join,
     Kind,
@@ -130,7 +131,7 @@ class EngineEvent(msgspec.Struct, frozen=True):
     """Base of the events of engines; a session passes them on."""
 
 
-Event: TypeAlias = Answered | Notification | PublicationRefused | SendMessage | EngineEvent
+Event: TypeAlias = Answered | Notification | Gap | PublicationRefused | SendMessage | EngineEvent
 
 
 class EngineReceiver(Protocol):
@@ -310,6 +311,8 @@ class Session:
                 if message.req == self._join and error is None:
                     self.life = message.number
                 return [answered]
+            case Gap():
+                return [message]
             case PubRefused():
                 return [PublicationRefused(message.seq, from_code(message.code, message.reason))]
             case Report():

@@ -9,10 +9,11 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
+from overlay.effects import Send
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
-from overlay.messages import BrokerName, Pub
+from overlay.messages import BrokerName, Done, Hop, Join, Operation, Pub
 from padres_tx.client_messages import Drained, Ended, Finish, Step, Tcm, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, TxOperation
@@ -45,8 +46,17 @@ def taking_part(*, finished: bool = True) -> tuple[OneBroker, list[Said]]:
 
 
 def reset(one: OneBroker, neighbour: str) -> list[Said]:
-    """A neighbour of B2 has lost its memory."""
-    return one.see(one.broker.link_reset(BrokerName(neighbour), 0.0))
+    """A neighbour of B2 has lost its memory, and has taken what it was told anew."""
+    effects = one.broker.link_reset(BrokerName(neighbour), 0.0)
+    for effect in effects:
+        if (
+            isinstance(effect, Send)
+            and isinstance(effect.message, Join | Operation)
+            and effect.message.req
+            and effect.hops == (neighbour,)
+        ):
+            one.broker.receive(Hop(neighbour), Done(effect.message.req), 0.0)
+    return one.see(effects)
 
 
 def test_a_side_that_has_acknowledged_asks_and_decides_nothing() -> None:

@@ -58,12 +58,12 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import msgspec
 
 from overlay.errors import OverlayError, from_code
-from overlay.messages import Kind
+from overlay.messages import Gap, Kind
 from padres_tx.client.asyncio.callbacks import Callbacks, check_callable
 from padres_tx.client.asyncio.channel import (
     CONNECT_TIMEOUT_S,
@@ -385,15 +385,26 @@ class Client:
         check_callable("callback", callback)
         self._notifications.notify = callback
 
-    def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]:
+    @overload
+    def notifications(self, *, timeout_s: float | None = None) -> AsyncIterator[Notification]: ...
+
+    @overload
+    def notifications(
+        self, *, timeout_s: float | None = None, gaps: Literal[True]
+    ) -> AsyncIterator[Notification | Gap]: ...
+
+    def notifications(
+        self, *, timeout_s: float | None = None, gaps: bool = False
+    ) -> AsyncIterator[Notification] | AsyncIterator[Notification | Gap]:
         """The notifications that no callback takes, in the order of their arrival.
 
         Ends when the client is closed, or when nothing has come for `timeout_s` seconds. Several
-        iterators share the notifications, each getting some.
+        iterators share the notifications, each getting some. With `gaps`, what `on_gap` reports
+        comes too, in its place among them.
 
         Raises ConnectionLost, SlowReader.
         """
-        return self._iterate(timeout_s)
+        return self._iterate_all(timeout_s) if gaps else self._iterate(timeout_s)
 
     def __aiter__(self) -> AsyncIterator[Notification]:
         return self._iterate(None)
@@ -405,6 +416,14 @@ class Client:
             except (ClientClosed, CallTimeout):
                 return
             yield notification
+
+    async def _iterate_all(self, timeout_s: float | None) -> AsyncIterator[Notification | Gap]:
+        while True:
+            try:
+                taken = await self._notifications.take_all(1, timeout_s=timeout_s)
+            except (ClientClosed, CallTimeout):
+                return
+            yield taken[0]
 
     async def next(self, *, timeout_s: float | None = None) -> Notification:
         """The next notification that no callback takes.
@@ -427,6 +446,18 @@ class Client:
         for what had arrived have been called. `on_close` says the same without waiting.
         """
         await self._notifications.wait_closed()
+
+    def on_gap(self, callback: Callable[[Gap], Any]) -> None:
+        """Call this when publications may be lost, with where and until when (`Gap`).
+
+        That happens when a broker that is not durable dies: its neighbours send again what it had
+        not acknowledged, and what it had not passed on is lost. Subscribers and publishers whose
+        publications took that way are told. In order with the callbacks for notifications. Without
+        a callback a warning is logged. A client of the broker that died loses its connection
+        instead.
+        """
+        check_callable("callback", callback)
+        self._notifications.on_gap.append(callback)
 
     # --- transactions, the Pythonic way ---
 

@@ -1,9 +1,12 @@
-"""The notifications of a client: to its callbacks, or into a queue for its iterator.
+"""The notifications and gaps of a client: to its callbacks, or into a queue for its iterator.
 
 A notification goes to the callbacks of the subscriptions that match it
 (`padres_tx.client.holdings`), and to the callback of `notify`. One that no callback takes waits for
 the iterator. Both queues have limits. A client that does not keep up stops acknowledging, its
 broker's queue fills, and the broker disconnects it.
+
+A gap (`overlay.messages.Gap`) goes to the callbacks of `on_gap`, and to the iterator only if that
+asks for gaps: a program that does not know of them is not surprised, and a warning is logged.
 
 Publications with a certain attribute can be intercepted (`Notifications.intercept`): an engine
 without a half at brokers sends its tcms as such publications.
@@ -14,9 +17,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
+from overlay.messages import Gap
 from padres_tx.client.asyncio.callbacks import Callbacks
+from padres_tx.client.asyncio.error_reports import logger
 from padres_tx.client.asyncio.requests import Requests
 from padres_tx.client.session import Notification
 from padres_tx.errors import CallTimeout, ClientClosed
@@ -45,11 +51,16 @@ class Notifications:
         #: Bytes of the payloads in both queues.
         self._queued_bytes = 0
         #: For the iterator.
-        self._queue: deque[Notification] = deque()
+        self._queue: deque[Notification | Gap] = deque()
+        #: Whether an iterator has asked for gaps.
+        self._gaps_wanted = False
+        #: Called with every gap.
+        self.on_gap: list[Callable[[Gap], Any]] = []
         #: Called with every notification (Table 2's `notify`).
         self.notify: Callable[[Notification], Any] | None = None
         self._interceptors: dict[str, Callable[[Notification], bool]] = {}
         requests.handle(Notification, self.add)
+        requests.handle(Gap, self.add_gap)
         requests.has_room = self.has_room
         callbacks.when_called = self._called
 
@@ -87,11 +98,50 @@ class Notifications:
             self._queue.append(notification)
         self._requests.changed()
 
+    def add_gap(self, gap: Gap) -> None:
+        """Take a gap that has arrived."""
+        self._callbacks.add(gap, list(self.on_gap))
+        if self._gaps_wanted:
+            self._queue_gap(gap)
+        elif not self.on_gap:
+            logger.warning("client %s: %s", self._requests.name, describe(gap))
+        self._requests.changed()
+
+    def _queue_gap(self, gap: Gap) -> None:
+        """Queue a gap behind the last notification, or merge it with one that waits there: so gaps
+        need no limit of their own."""
+        for at in range(len(self._queue) - 1, -1, -1):
+            other = self._queue[at]
+            if not isinstance(other, Gap):
+                break
+            if other.broker == gap.broker:
+                direction = gap.direction if other.direction == gap.direction else "both"
+                self._queue[at] = Gap(gap.broker, gap.time, direction)
+                return
+        self._queue.append(gap)
+
     async def take(self, limit: int, *, timeout_s: float | None) -> list[Notification]:
         """At least one notification, and as many as there are, up to the limit.
 
         Raises CallTimeout, ClientClosed, ConnectionLost, SlowReader.
         """
+        while True:
+            taken = await self.take_all(limit, timeout_s=timeout_s, gaps=False)
+            notifications = [each for each in taken if isinstance(each, Notification)]
+            if notifications:
+                return notifications
+
+    async def take_all(
+        self, limit: int, *, timeout_s: float | None, gaps: bool = True
+    ) -> list[Notification | Gap]:
+        """The same with gaps, if they are wanted; without, those that wait are dropped.
+
+        Raises CallTimeout, ClientClosed, ConnectionLost, SlowReader.
+        """
+        if gaps:
+            self._gaps_wanted = True
+        else:
+            self._drop_gaps()
         if not self._queue:
             # What has arrived but was not handed over counts, even if there is no time to wait.
             await asyncio.sleep(0)
@@ -102,8 +152,12 @@ class Notifications:
                 name = self._requests.name
                 raise CallTimeout(f"nothing came to {name} within {timeout_s:g} s") from None
         taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
-        self._make_room(sum(len(notification.payload) for notification in taken))
+        self._make_room(sum(len(each.payload) for each in taken if isinstance(each, Notification)))
         return taken
+
+    def _drop_gaps(self) -> None:
+        while self._queue and isinstance(self._queue[0], Gap):
+            self._queue.popleft()
 
     async def _wait_for_one(self) -> None:
         while not self._queue:
@@ -136,3 +190,14 @@ class Notifications:
         self._queued_bytes -= size
         if self._requests.channel.waiting:
             self._requests.channel.pull()
+
+
+def describe(gap: Gap) -> str:
+    """A gap in words, for a log or a terminal."""
+    what = {
+        "in": "publications for it",
+        "out": "publications of it",
+        "both": "publications for it and of it",
+    }[gap.direction]
+    at = datetime.fromtimestamp(gap.time, UTC).isoformat(timespec="milliseconds")
+    return f"{what} from before {at} may be lost: broker {gap.broker} has lost its memory"

@@ -30,6 +30,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 import msgspec
 
 from overlay.errors import OverlayError
+from overlay.messages import Gap
 from padres_tx.client.asyncio import client, handles
 from padres_tx.client.asyncio.callbacks import check_callable
 from padres_tx.client.asyncio.channel import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, RECONNECT_S
@@ -330,6 +331,10 @@ class BlockingClient:
         """Call this when a transaction's deadline has passed and its outcome cannot be known yet;
         see the asyncio client's `on_doubt`."""
         self._threads.call(self._client.on_doubt, self._threads.relay(callback))
+
+    def on_gap(self, callback: Callable[[Gap], None]) -> None:
+        """Call this when publications may be lost; see the asyncio client's `on_gap`."""
+        self._threads.call(self._client.on_gap, self._threads.relay(callback))
 
     def on_drained(self, callback: Callable[[DrainedTx], None]) -> None:
         """Call this with a transaction's name when no publication from before it will come."""

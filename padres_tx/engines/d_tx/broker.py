@@ -120,6 +120,9 @@ class DTx(Dynamic):
 
     def judge(self, tx: DynamicState) -> Verdict | None:
         mine = tx.footprint
+        if hop := self.broker.resending.waits_for():
+            # Publications that are held here must not be overtaken by the commit.
+            return Verdict(CONFLICT, f"the routes over {hop} are not back after its restart")
         for fence in self._fences.values():
             if tx.id not in self._fences or fence.precedence < tx.precedence:
                 reason = f"{tx_text(fence.id)} has precedence after many losses"

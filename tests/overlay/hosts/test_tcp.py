@@ -154,7 +154,7 @@ def test_a_peer_that_connects_and_says_nothing(broker: Process, innocents: Innoc
 @pytest.mark.parametrize(
     ("changes", "code", "reason"),
     [
-        ({"version": 99}, "protocol", "protocol version 99: B1 speaks version 2"),
+        ({"version": 99}, "protocol", "protocol version 99: B1 speaks version 3"),
         ({"secret": "guess"}, "unauthorized", "secret"),
         ({"secret": ""}, "unauthorized", "secret"),
         ({"name": "no name"}, "protocol", "no name"),
