@@ -301,7 +301,7 @@ class Running:
         waiting = {broker.name: broker.address for broker in self.topology.brokers}
         while True:
             for crash in self.crashes():
-                raise _start_failure(crash)
+                raise start_failure(crash)
             if cancelled():
                 raise Cancelled("stopped before the overlay was up")
             statuses = query_all(waiting, min(REPLY_S, timeout_s))
@@ -455,11 +455,12 @@ def not_ready(status: BrokerStatus | str, pid: int, dead: Collection[str] = ()) 
     return None
 
 
-def _start_failure(crash: Crash) -> LaunchError:
-    """Return the error for a broker that has ended before the overlay was up."""
+def start_failure(crash: Crash) -> LaunchError:
+    """Return the error for a broker that has ended before it was up."""
     # Exit code 2 means wrong input; since we wrote the topology, it is the port or the state.
     if crash.exit_code == 2:
         reason = "".join(_tail(crash.log)[-1:]).removeprefix("Error: ")
+        reason = reason.removeprefix(f"{crash.broker}: ")
         if "cannot listen" in reason:
             return PortBusy(crash.broker, f"cannot start: {reason}")
         return BrokerRefused(f"broker {crash.broker} cannot start: {reason}")

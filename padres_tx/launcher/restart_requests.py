@@ -18,7 +18,14 @@ from pathlib import Path
 from padres_tx.launcher import processes
 from padres_tx.launcher.broker_status import REPLY_S, query_all
 from padres_tx.launcher.overlay_files import BrokerRecord, OverlayFiles, OverlayRecord, StateError
-from padres_tx.launcher.overlay_processes import LOOK_S, Crash, LaunchError, last_lines, not_ready
+from padres_tx.launcher.overlay_processes import (
+    LOOK_S,
+    Crash,
+    LaunchError,
+    last_lines,
+    not_ready,
+    start_failure,
+)
 
 #: A broker that is restarted has to write its state and read it again; one with 100,000
 #: subscriptions takes some ten seconds for that.
@@ -41,8 +48,9 @@ def restart(
 ) -> BrokerRecord:
     """Restart a broker of a running overlay and wait until its links are up; returns its record.
 
-    Raises StateError if there is no such broker or the overlay is not up, and LaunchError if the
-    broker does not come up in time. Then the launcher goes on: it starts the broker if it ends.
+    Raises StateError if there is no such broker or the overlay is not up, BrokerRefused or PortBusy
+    if the broker cannot start, and LaunchError if it has crashed or is not up in time. In the last
+    case the launcher goes on: it starts the broker when it has ended.
     """
     before = record.broker(broker)
     if record.phase != "up":
@@ -61,7 +69,7 @@ def restart(
         if found.process != before.process:
             if found.exit_code is not None:
                 pid, log = found.process.pid, Path(found.log)
-                raise LaunchError(str(Crash(broker, pid, found.exit_code, log)))
+                raise start_failure(Crash(broker, pid, found.exit_code, log))
             status = query_all({broker: found.address}, min(REPLY_S, timeout_s))[broker]
             dead = [each.name for each in current.brokers if each.exit_code is not None]
             problem = not_ready(status, found.process.pid, dead)
