@@ -103,6 +103,13 @@ def test_a_full_disk_only_holds_a_broker_up() -> None:
     assert "space" in problems[0]
 
 
+def test_crashes_are_added_to_all_faults() -> None:
+    done = CliRunner().invoke(
+        sim, ["--engine", "d-tx", "--seeds", "1", "--faults", "all,broker-crash,disk-full"]
+    )
+    assert done.exit_code == 0, done.output
+
+
 def test_memory_and_disk_are_not_mixed_in_one_run() -> None:
     refused = CliRunner().invoke(sim, ["--faults", "broker-crash,broker-restart"])
     assert refused.exit_code == 2
