@@ -28,6 +28,7 @@ from twisted.logger import Logger
 
 from overlay.errors import LogDiverges, LogError, LogUnusable
 from overlay.hosts.host import Host
+from overlay.log.file_format import snapshot_name
 from overlay.log.file_log import FileLog
 from overlay.log.log import Appended, AppendOutcome, SnapshotOutcome, SnapshotStored
 from overlay.log.worker import CallInLoop
@@ -128,9 +129,9 @@ class DurableNode:
         #: The thread's CPU time at which a snapshot is due. What was replayed counts, or a broker
         #: that dies again and again would have ever more to replay.
         self._due_s = (began_s or time.thread_time()) + WORKED_S
-        self._snapshot_at: float | None = None
-        latest = log.report()["snapshot"]
-        self._snapshot_position: int = latest
+        self._snapshot_position: int = log.report()["snapshot"]
+        #: By the wall clock, since an older process may have taken it.
+        self._snapshot_at = _taken_at(directory, self._snapshot_position)
         #: Called before a snapshot is taken: what an older process has left is not replayed then.
         self.before_snapshot: Callable[[], None] = lambda: None
 
@@ -256,7 +257,7 @@ class DurableNode:
     def _store(self, position: int, state: bytes) -> None:
         def stored(outcome: SnapshotOutcome) -> None:
             if isinstance(outcome, SnapshotStored):
-                self._snapshot_position, self._snapshot_at = position, self.host.now()
+                self._snapshot_position, self._snapshot_at = position, time.time()
                 self._log.compact(position)
                 self._logger.info("snapshot", position=position, size=len(state))
             else:
@@ -289,7 +290,7 @@ class DurableNode:
         journal = self.host.journal
         assert journal is not None
         log = self._log.report()
-        age_s = None if self._snapshot_at is None else self.host.now() - self._snapshot_at
+        age_s = None if self._snapshot_at is None else max(time.time() - self._snapshot_at, 0.0)
         return {
             "mode": "disk",
             "directory": str(self._directory),
@@ -357,3 +358,11 @@ class Checkpoint:
 
     def _open(self, birth: str) -> FileLog:
         return FileLog(self._directory, broker=self._broker, version=self._version, birth=birth)
+
+
+def _taken_at(directory: Path, position: int) -> float | None:
+    """When the snapshot at a position was stored; None if there is none."""
+    try:
+        return (directory / snapshot_name(position)).stat().st_mtime
+    except FileNotFoundError:
+        return None

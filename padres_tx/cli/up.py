@@ -122,6 +122,7 @@ def up(
     files = OverlayFiles(notice=note)
     if restart and (running := files.if_running(chosen)):
         restart_brokers(files, running, [broker.name for broker in running.brokers])
+        running = files.find(chosen)  # The brokers are other processes now.
         _announce(running, as_json, f"stop it with 'padres-tx down --overlay {chosen}'")
         return
     if detach:

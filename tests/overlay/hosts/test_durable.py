@@ -82,6 +82,7 @@ def test_a_clean_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     first.durable.stop()
     again = OnDisk(tmp_path)
     assert again.durable.recovered.replayed == 0
+    assert again.durable.report()["snapshot_age_s"] >= 0
     assert waiting_for(again, "@s") == kept
 
 
