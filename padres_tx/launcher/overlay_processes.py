@@ -450,8 +450,9 @@ def not_ready(status: BrokerStatus | str, pid: int, dead: Collection[str] = ()) 
         return status
     if status.pid != pid:
         return f"another process ({status.pid}) replies at its address"
-    if missing := [name for name in status.missing if name not in dead]:
-        return f"no link to {', '.join(missing)}"
+    if missing := [link for link in status.links if not link.up and link.neighbour not in dead]:
+        why = "".join(f"; {warning}" for link in missing for warning in link.warnings)
+        return f"no link to {', '.join(link.neighbour for link in missing)}{why}"
     return None
 
 

@@ -19,7 +19,6 @@ from padres_tx.launcher import processes
 from padres_tx.launcher.broker_status import REPLY_S, query_all
 from padres_tx.launcher.overlay_files import BrokerRecord, OverlayFiles, OverlayRecord, StateError
 from padres_tx.launcher.overlay_processes import (
-    LOOK_S,
     Crash,
     LaunchError,
     last_lines,
@@ -30,6 +29,9 @@ from padres_tx.launcher.overlay_processes import (
 #: A broker that is restarted has to write its state and read it again; one with 100,000
 #: subscriptions takes some ten seconds for that.
 RESTART_S = 60.0
+
+#: Interval at which the broker is queried: each query is a connection, and a line in its log.
+QUERY_S = 0.25
 
 #: Begins the name of a request's file; no broker's name starts with an underscore.
 PREFIX = "_restart."
@@ -80,4 +82,4 @@ def restart(
                 f"broker {broker} is not up {timeout_s:g} s after it was asked to restart: "
                 f"{problem}{last_lines(Path(found.log))}"
             )
-        time.sleep(LOOK_S)
+        time.sleep(QUERY_S)

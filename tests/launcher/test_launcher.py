@@ -22,6 +22,7 @@ from padres_tx.launcher import (
     overlay_processes,
     processes,
 )
+from padres_tx.launcher.broker_status import BrokerStatus, LinkStatus
 from padres_tx.launcher.processes import ProcessIdentity
 from topologies import BrokerSpec, Topology, TopologyError, load
 from topologies.generators import chain
@@ -164,6 +165,21 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         launcher.overlay("one", directory=tmp_path / "file"),
     ):
         pass
+
+
+def test_a_broker_without_a_link_says_why_and_dead_neighbours_are_not_waited_for() -> None:
+    links = [
+        LinkStatus("B2", False, refusal="protocol version 2: B2 speaks version 3"),
+        LinkStatus("B3", False),
+        LinkStatus("B4", True),
+    ]
+    status = BrokerStatus("B1", 7, 1.0, links, [], 0, 0)
+    assert overlay_processes.not_ready(status, 7) == (
+        "no link to B2, B3; refused by B2: protocol version 2: B2 speaks version 3"
+    )
+    assert overlay_processes.not_ready(status, 7, dead=["B2"]) == "no link to B3"
+    assert overlay_processes.not_ready(status, 7, dead=["B2", "B3"]) is None
+    assert overlay_processes.not_ready(status, 8) == "another process (7) replies at its address"
 
 
 # --- where brokers listen ---
