@@ -119,6 +119,8 @@ def up(
         state = default_state(chosen) if state is None else state.absolute()
     elif state is not None:
         raise WrongInput("--state needs --durability disk: in memory mode nothing is kept")
+    elif (left := default_state(chosen)).exists():
+        note(f"the state of overlay {chosen} in {left} is kept, but only disk mode uses it")
     files = OverlayFiles(notice=note)
     if restart and (running := files.if_running(chosen)):
         restart_brokers(files, running, [broker.name for broker in running.brokers])

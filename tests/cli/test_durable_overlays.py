@@ -236,10 +236,15 @@ def test_an_overlay_on_disk_goes_on_where_it_was(three: Shell, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_state_is_removed_after_its_overlay_has_been_stopped(shell: Shell) -> None:
+def test_a_state_stays_until_it_is_removed(shell: Shell) -> None:
     shell.ok("up", "one", "--durability", "disk", "--detach", "--free-ports")
     shell.ok("down")
     state = shell.files.directory / "one" / "state"
+    in_memory = shell.run("up", "one", "--detach", "--free-ports")
+    assert f"{state} is kept, but only disk mode uses it" in in_memory.stderr
+    assert "state in" not in in_memory.stderr
+    assert shell.ok("down") == "overlay one stopped (1 broker)\n"
+    assert (state / "B1").is_dir()
     assert shell.ok("down", "--overlay", "one", "--forget") == (
         f"overlay one: its state was removed from {state}\n"
     )
