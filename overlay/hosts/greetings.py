@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from overlay.errors import OverlayError, ProtocolError
 from overlay.hosts.handshake import Handshake
 from overlay.hosts.inputs import Inputs
-from overlay.hosts.peers import Client, Greeting, Neighbour, Operator, Peer, Wire
+from overlay.hosts.peers import ClientPeer, Greeting, Neighbour, OperatorPeer, Peer, Wire
 from overlay.messages import ClientName, Goodbye, Hello, Hop, client_hop
 from overlay.node.inputs import Opened
 from overlay.wire.frames import pack
@@ -31,14 +31,14 @@ class Greetings:
         self._host = host
         self._handshake = handshake
         #: Clients whose first connection is there, and whose link is about to begin.
-        self._newcomers: dict[Hop, Client] = {}
+        self._newcomers: dict[Hop, ClientPeer] = {}
         self._log = Logger(namespace="overlay.hosts.greetings")
 
     @property
     def _inputs(self) -> Inputs:
         return self._host.inputs
 
-    def make_client(self, hop: Hop, incarnation: str) -> Client:
+    def make_client(self, hop: Hop, incarnation: str) -> ClientPeer:
         """The client whose link begins."""
         newcomer = self._newcomers.pop(hop, None)
         if newcomer is not None and newcomer.link.incarnation == incarnation:
@@ -63,7 +63,7 @@ class Greetings:
         peer = self._handshake.admit(hello, known, self._host.now())
         if isinstance(peer, Neighbour):
             self._host.rivals[peer.name].check(peer, hello, wire, self._host.now())
-        elif isinstance(peer, Client):
+        elif isinstance(peer, ClientPeer):
             if known is not None and known is not peer:
                 self._log.info("client replaced by a newcomer", client=peer.name)
                 self._host.end_link(known)
@@ -106,13 +106,13 @@ class Greetings:
         opening = link.opening(hello)
         lost = link.given_up if opening is Opening.RESET else 0
         connect = partial(self._connect, peer, wire, hello, opening, lost)
-        if isinstance(peer, Operator):
+        if isinstance(peer, OperatorPeer):
             self._host.node.ends[peer.hop] = peer
             connect()
         elif opening is Opening.RESUMED:
             connect()
         else:
-            if isinstance(peer, Client):
+            if isinstance(peer, ClientPeer):
                 self._newcomers[peer.hop] = peer
                 peer.greeting = Greeting(wire, hello)  # Its name is taken already.
             incarnation = link.next_incarnation(opening)
@@ -145,7 +145,7 @@ class Greetings:
         peer.wire = wire
         if isinstance(peer, Neighbour):
             peer.calling = None
-        elif isinstance(peer, Client):
+        elif isinstance(peer, ClientPeer):
             self._host.returned(peer)
         if not dialled:
             secret = self._host.settings.secret if isinstance(peer, Neighbour) else ""

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 
 from overlay.errors import NameAway, NameTaken, ProtocolError, Unauthorized
-from overlay.hosts.peers import Client, Neighbour, Operator, Peer
+from overlay.hosts.peers import ClientPeer, Neighbour, OperatorPeer, Peer
 from overlay.hosts.settings import Settings
 from overlay.messages import NAME_PATTERN, PROTOCOL_VERSION, BrokerName, ClientName, Hello, Hop
 from overlay.wire.link import Link
@@ -55,9 +55,9 @@ class Handshake:
             idle_s=self._settings.idle_s,
         )
 
-    def client(self, name: ClientName, incarnation: str = "") -> Client:
+    def client(self, name: ClientName, incarnation: str = "") -> ClientPeer:
         """A client, with a link of its own; by default that link is new."""
-        return Client(name, self._client_link(incarnation), self._settings.client_delay_s)
+        return ClientPeer(name, self._client_link(incarnation), self._settings.client_delay_s)
 
     def _client_link(self, incarnation: str = "") -> Link:
         settings = self._settings
@@ -83,7 +83,7 @@ class Handshake:
         if hello.role == "client":
             return self._client(hello, known, now)
         self._operators += 1
-        return Operator(Hop(f"?{self._operators}"), self._client_link())
+        return OperatorPeer(Hop(f"?{self._operators}"), self._client_link())
 
     def recognise(self, hello: Hello, dialled: Neighbour) -> None:
         """See whether the neighbour that we dialled is the one that answers.
@@ -116,14 +116,14 @@ class Handshake:
             raise ProtocolError(f"{self._name} dials {hello.name}, not the other way round")
         return neighbour
 
-    def _client(self, hello: Hello, known: Peer | None, now: float) -> Client:
+    def _client(self, hello: Hello, known: Peer | None, now: float) -> ClientPeer:
         """The client whose link the hello goes on with, or a newcomer.
 
         A newcomer may take the name of a client that has lost its connection a while ago: most
         likely it is the same program, started again.
         """
         name = ClientName(hello.name)
-        if isinstance(known, Client):
+        if isinstance(known, ClientPeer):
             if known.link.resumes(hello):
                 return known
             if known.leaving:

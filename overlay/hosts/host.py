@@ -36,7 +36,7 @@ from overlay.hosts.greetings import Greetings
 from overlay.hosts.handshake import Handshake
 from overlay.hosts.host_status import HostStatus
 from overlay.hosts.inputs import Inputs, Keeper
-from overlay.hosts.peers import Client, Clock, Neighbour, Operator, Peer, Timer, Wire
+from overlay.hosts.peers import ClientPeer, Clock, Neighbour, OperatorPeer, Peer, Timer, Wire
 from overlay.hosts.rivals import Rivals
 from overlay.hosts.rounds import Rounds
 from overlay.hosts.settings import GIVE_UP_TIMES, Settings
@@ -50,7 +50,7 @@ from overlay.messages import (
     Report,
 )
 from overlay.node.costs import QUESTION_UNITS, least_units
-from overlay.node.ends import End, Ended
+from overlay.node.ends import End, EndedLink
 from overlay.node.inputs import (
     Asked,
     Down,
@@ -126,9 +126,9 @@ class Host:
         #: Clients that are gone and that the node has not been told of, in the order of their
         #: going: in each round it is told of some. A dict, since one that comes back may not wait
         #: for all the others.
-        self._departed: dict[ClientName, Client] = {}
+        self._departed: dict[ClientName, ClientPeer] = {}
         #: Clients whose time to come back is over, in its order: many can vanish at once.
-        self._overdue: dict[Client, None] = {}
+        self._overdue: dict[ClientPeer, None] = {}
         self._unacknowledged: dict[Peer, None] = {}
         #: Peers that wait until the log has room for what is staged already.
         self._held_by_log: dict[Peer, None] = {}
@@ -168,7 +168,7 @@ class Host:
         self._core.take_freed()
         self.inputs.arm_all()
         for end in self._ends.values():
-            if isinstance(end, Client):
+            if isinstance(end, ClientPeer):
                 self.await_return(end)
             elif isinstance(end, Neighbour):
                 end.absent = self._core.reach.is_absent(end.hop)
@@ -246,22 +246,22 @@ class Host:
                 return
             self._log.warn("link down", neighbour=peer.name, unacked=len(peer.link.unacked))
             self._miss(peer)
-        elif isinstance(peer, Operator):
+        elif isinstance(peer, OperatorPeer):
             self._ends.pop(peer.hop, None)
-        elif isinstance(peer, Client) and peer.parted:
+        elif isinstance(peer, ClientPeer) and peer.parted:
             self.end_link(peer)  # It does not wait for the end of its leaving.
-        elif isinstance(peer, Client) and not peer.leaving:
+        elif isinstance(peer, ClientPeer) and not peer.leaving:
             self._log.info("client lost its connection", client=peer.name)
             self.await_return(peer)
 
-    def await_return(self, client: Client) -> None:
+    def await_return(self, client: ClientPeer) -> None:
         """A client has no connection: it is gone if that lasts."""
         client.lost_at = self.now()
         client.grace = self._clock.callLater(
             self.settings.client_grace_s, self.guarded, self._grace_over, client
         )
 
-    def returned(self, client: Client) -> None:
+    def returned(self, client: ClientPeer) -> None:
         """A client has come back in time."""
         self._overdue.pop(client, None)
         if client.grace is not None:
@@ -274,12 +274,12 @@ class Host:
         if client is not None:
             self.inputs.submit(Left(client.name, client.link.incarnation), client)
 
-    def _grace_over(self, client: Client) -> None:
+    def _grace_over(self, client: ClientPeer) -> None:
         client.grace = None
         self._overdue[client] = None
         self.end_turn(self.now())
 
-    def _give_up(self, client: Client) -> None:
+    def _give_up(self, client: ClientPeer) -> None:
         """A client did not come back in time."""
         del self._overdue[client]
         self.rounds.use(None, GIVE_UP_UNITS)
@@ -317,13 +317,13 @@ class Host:
                 self._put_off(peer)
                 self.inputs.submit(Forgot(peer.name), peer)
         elif not peer.gone:
-            if isinstance(peer, Client):
+            if isinstance(peer, ClientPeer):
                 self._departed[peer.name] = peer
             else:
                 self._ends.pop(peer.hop, None)
             self._forget(peer)
 
-    def closed(self, ended: Ended) -> None:
+    def closed(self, ended: EndedLink) -> None:
         """The node has closed a link."""
         peer = ended.end
         assert isinstance(peer, Peer)
@@ -348,7 +348,7 @@ class Host:
         self._put_off(peer)
         self._unacknowledged.pop(peer, None)
         peer.link.drop_inbox()
-        if isinstance(peer, Client):
+        if isinstance(peer, ClientPeer):
             self._overdue.pop(peer, None)
             if peer.grace is not None:
                 peer.grace.cancel()
@@ -413,7 +413,7 @@ class Host:
 
     def _take_from(self, peer: Peer, now: float) -> None:
         """Hand over what has come from a peer, as long as its turn lasts and there is room."""
-        if isinstance(peer, Operator):
+        if isinstance(peer, OperatorPeer):
             self._answer(peer, now)
         else:
             self._hand_over(peer, now)
@@ -422,7 +422,7 @@ class Host:
         self.rounds.rest(peer)
         if not peer.leaving:
             return
-        if isinstance(peer, Client) and peer.wire is not None:
+        if isinstance(peer, ClientPeer) and peer.wire is not None:
             if not peer.parted:
                 peer.parted = True
                 self.inputs.submit(Leaves(peer.name), peer)
@@ -466,7 +466,7 @@ class Host:
             share += 1
         return share
 
-    def _answer(self, operator: Operator, now: float) -> None:
+    def _answer(self, operator: OperatorPeer, now: float) -> None:
         if not operator.link.inbox:
             return
         message = operator.link.hand_over()
@@ -568,17 +568,17 @@ class Host:
                 self._flow.gauge(peer)
                 if self.inputs.journal is not None:
                     self.inputs.report_backlog(peer)
-            elif isinstance(peer, Client) and link.backlog_bytes != peer.kept_bytes:
+            elif isinstance(peer, ClientPeer) and link.backlog_bytes != peer.kept_bytes:
                 self._gauge(peer)
 
-    def _gauge(self, client: Client) -> None:
+    def _gauge(self, client: ClientPeer) -> None:
         """Count the bytes that wait for clients; cut one off if they are too many."""
         if client.gone:
             return
         self.kept_bytes += client.link.backlog_bytes - client.kept_bytes
         client.kept_bytes = client.link.backlog_bytes
         if self.kept_bytes > self.settings.client_outboxes_bytes:
-            clients = (end for end in self._ends.values() if isinstance(end, Client))
+            clients = (end for end in self._ends.values() if isinstance(end, ClientPeer))
             self._overflow(max(clients, key=lambda peer: peer.kept_bytes))
 
     def _queue(self, peer: Peer) -> None:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from overlay.broker.limits import Usage
-from overlay.hosts.peers import Client, Neighbour
+from overlay.hosts.peers import ClientPeer, Neighbour
 
 if TYPE_CHECKING:
     from overlay.hosts.host import Host
@@ -27,7 +27,7 @@ class HostStatus:
 
     def as_data(self) -> dict[str, Any]:
         host = self._host
-        clients = [end for end in host.node.ends.values() if isinstance(end, Client)]
+        clients = [end for end in host.node.ends.values() if isinstance(end, ClientPeer)]
         return {
             "broker": host.name,
             "pid": os.getpid(),

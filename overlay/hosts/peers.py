@@ -103,7 +103,7 @@ class Neighbour(Peer):
         self.reporting = False
 
 
-class Client(Peer):
+class ClientPeer(Peer):
     """A client; after its connection is lost it has its grace period to come back."""
 
     __slots__ = ("grace", "kept_bytes", "lost_at", "name", "parted")
@@ -120,7 +120,7 @@ class Client(Peer):
         self.parted = False
 
 
-class Operator(Peer):
+class OperatorPeer(Peer):
     """Somebody who asks for the broker's state; gone with the connection."""
 
     __slots__ = ()

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from overlay.errors import BrokerFull, OverlayError, Overloaded, PeerError, ProtocolError
 from overlay.hosts.host import Host
 from overlay.hosts.limited_log import LimitedLog
-from overlay.hosts.peers import Client, Clock, Neighbour, Operator, Peer, Timer
+from overlay.hosts.peers import ClientPeer, Clock, Neighbour, OperatorPeer, Peer, Timer
 from overlay.hosts.pending_connections import PendingConnections
 from overlay.hosts.settings import BACKLOG
 from overlay.messages import BrokerName, Goodbye, Hello
@@ -334,7 +334,7 @@ class Connection(Protocol):
         # know; a neighbour delays on its own side.
         if peer.delay_s:
             self._delayed_out = DelayLine(self._clock, peer.delay_s, self._write)
-            if isinstance(peer, Client):
+            if isinstance(peer, ClientPeer):
                 self._delayed_in = DelayLine(self._clock, peer.delay_s, self._delayed_arrival)
 
     def write(self, data: bytes) -> None:
@@ -466,8 +466,8 @@ class Tcp:
         """Raises BrokerFull if there are as many clients or operators as there may be."""
         settings = self.host.settings
         limit = {
-            "client": (Client, settings.client_connections),
-            "operator": (Operator, settings.operator_connections),
+            "client": (ClientPeer, settings.client_connections),
+            "operator": (OperatorPeer, settings.operator_connections),
         }.get(hello.role)
         if limit is not None and self._open[limit[0]] >= limit[1]:
             raise BrokerFull(
@@ -493,9 +493,9 @@ class Tcp:
     def _report(self) -> dict[str, Any]:
         settings = self.host.settings
         return {
-            "clients": self._open[Client],
+            "clients": self._open[ClientPeer],
             "clients_limit": settings.client_connections,
-            "operators": self._open[Operator],
+            "operators": self._open[OperatorPeer],
             "pending": len(self._pending),
             "pending_limit": settings.pending_connections,
             "refused": dict(sorted(self._refusals.items())),

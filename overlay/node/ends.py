@@ -45,7 +45,7 @@ class End:
         return kept
 
 
-class Ended(NamedTuple):
+class EndedLink(NamedTuple):
     """The node has closed a link, for good or, of a neighbour, until it comes back."""
 
     end: End
@@ -68,6 +68,6 @@ class Outputs:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.touched: list[End] = []
-        self.ended: list[Ended] = []
+        self.ended: list[EndedLink] = []
         #: Keys of the timers that were set, set again or cancelled.
         self.timers: dict[str, None] = {}

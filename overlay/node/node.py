@@ -35,7 +35,7 @@ from overlay.messages import (
     is_client,
 )
 from overlay.node.costs import QUESTION_UNITS, units_of, units_of_input
-from overlay.node.ends import End, Ended, Outputs
+from overlay.node.ends import End, EndedLink, Outputs
 from overlay.node.inputs import (
     Asked,
     Down,
@@ -306,7 +306,7 @@ class Node:
             end.take_kept()
             end.link.cut()
             lost = end.link.forget()
-        self.outputs.ended.append(Ended(end, goodbye, expelled, lost))
+        self.outputs.ended.append(EndedLink(end, goodbye, expelled, lost))
 
     def _remove(self, end: End) -> None:
         """A client, or an operator, is gone."""

@@ -15,7 +15,7 @@ from overlay.broker.core import Broker
 from overlay.hosts.broker_time import BrokerTime
 from overlay.hosts.host import Host
 from overlay.hosts.inputs import Inputs
-from overlay.hosts.peers import Client, Peer, Timer
+from overlay.hosts.peers import ClientPeer, Peer, Timer
 from overlay.hosts.settings import Settings
 from overlay.hosts.tcp import Connection, Tcp
 from overlay.log.file_log import FileLog
@@ -81,7 +81,7 @@ class Surroundings(Protocol):
     def died(self, process: BrokerProcess) -> None:
         """A process has died."""
 
-    def is_gone(self, client: Client, broker: BrokerName) -> bool:
+    def is_gone(self, client: ClientPeer, broker: BrokerName) -> bool:
         """Whether there is no such program any more."""
 
 
@@ -105,7 +105,7 @@ class MortalHost(Host):
         self.process = process
         self.inputs = process.inputs_type(process, self, self.node, more["record"])
 
-    def await_return(self, client: Client) -> None:
+    def await_return(self, client: ClientPeer) -> None:
         super().await_return(client)
         if self.process.world.is_gone(client, self.process.name) and client.grace is not None:
             client.grace.cancel()

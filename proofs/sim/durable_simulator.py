@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from overlay.hosts.peers import Client as ClientPeer
+from overlay.hosts.peers import ClientPeer
 from overlay.hosts.settings import ABSENT_AFTER_S, Settings
 from overlay.hosts.simulator import (
     DELAY_STEP_S,

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
 from overlay.hosts.flow import HIGH_WATER_MESSAGES, Flow
-from overlay.hosts.peers import Client, Neighbour
+from overlay.hosts.peers import ClientPeer, Neighbour
 from overlay.hosts.tcp import DELAYED_BYTES, EARLY_LIMIT_S, DelayLine
 from overlay.messages import (
     PROTOCOL_VERSION,
@@ -582,7 +582,7 @@ def congested(*names: str) -> tuple[Flow, dict[str, Neighbour]]:
 
 def test_what_comes_from_a_neighbour_waits_for_the_others_only() -> None:
     flow, peers = congested("B1")
-    a_client = Client(ClientName("c"), Link("c"), 0.0)
+    a_client = ClientPeer(ClientName("c"), Link("c"), 0.0)
     assert flow.admits(peers["B1"])
     assert not flow.admits(peers["B2"])
     assert not flow.admits(a_client)
