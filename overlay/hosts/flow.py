@@ -14,6 +14,11 @@ memory it is then given up as a whole, with a log entry that counts it, and when
 side sends the other its state anew. With a log, publishers are refused instead
 (`overlay.broker.backlogs`).
 
+When such a neighbour is back, with a log, what has waited for it does not hold up the others
+either: it counts as congested when high water is added to that. Each time it is, the others wait
+until it is some way below the least that has waited since it came back. So it catches up, however
+much comes.
+
 This module only keeps the account; the host acts on it.
 """
 
@@ -26,32 +31,49 @@ from overlay.hosts.peers import Neighbour, Peer
 HIGH_WATER_MESSAGES = 4096
 HIGH_WATER_BYTES = 4 << 20
 
-#: A congested neighbour counts as such until its outbox is down to this share (one half), so that
-#: it does not change with every message.
-LOW_WATER_SHARE = 2
+#: A congested neighbour counts as such until its outbox is down to this share of high water, so
+#: that it does not change with every message. One that catches up has to get as far below what it
+#: is behind.
+LOW_WATER_SHARE = 0.5
 
 
 class Flow:
     """The account of congested neighbours and of peers that wait for them."""
 
-    __slots__ = ("congested", "waiting")
+    __slots__ = ("_behind", "congested", "waiting")
 
     def __init__(self) -> None:
         self.congested: set[Neighbour] = set()
+        #: Of neighbours that catch up: the least that has waited for them since they came back.
+        self._behind: dict[Neighbour, float] = {}
         #: Peers with messages to hand over, longest wait first.
         self.waiting: dict[Peer, None] = {}
 
     def gauge(self, neighbour: Neighbour) -> None:
         """Look at a neighbour's outbox, after something was added, written or disconnected."""
-        link = neighbour.link
-        share = LOW_WATER_SHARE if neighbour in self.congested else 1
-        if link.connected and (
-            len(link.outbox) * share > HIGH_WATER_MESSAGES
-            or link.backlog_bytes * share > HIGH_WATER_BYTES
-        ):
-            self.congested.add(neighbour)
-        else:
+        if not neighbour.link.connected:
             self.congested.discard(neighbour)
+            self._behind.pop(neighbour, None)
+            return
+        level, behind = _level(neighbour), self._behind.get(neighbour, 0.0)
+        if neighbour in self.congested:
+            if level > max(LOW_WATER_SHARE, behind - LOW_WATER_SHARE):
+                return
+            self.congested.remove(neighbour)
+        elif level > behind + 1:
+            self.congested.add(neighbour)
+            return
+        if not behind:
+            return
+        if level <= LOW_WATER_SHARE:
+            del self._behind[neighbour]
+        else:
+            self._behind[neighbour] = min(level, behind)
+
+    def catches_up(self, neighbour: Neighbour) -> None:
+        """A neighbour is back; nobody waits for what has waited for it."""
+        if (level := _level(neighbour)) > LOW_WATER_SHARE:
+            self._behind[neighbour] = level
 
     def admits(self, peer: Peer) -> bool:
         """Whether the core may take a message from this peer."""
@@ -65,3 +87,9 @@ class Flow:
                 del self.waiting[peer]
                 return peer
         return None
+
+
+def _level(neighbour: Neighbour) -> float:
+    """How much waits for a neighbour, as a share of high water."""
+    link = neighbour.link
+    return max(len(link.outbox) / HIGH_WATER_MESSAGES, link.backlog_bytes / HIGH_WATER_BYTES)

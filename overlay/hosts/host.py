@@ -187,6 +187,8 @@ class Host:
             neighbour.absence = None
         if lost:
             self._log.error("messages given up", neighbour=neighbour.name, messages=lost)
+        if self.inputs.journal is not None:
+            self._flow.catches_up(neighbour)
         if opening is not Opening.RESET and neighbour.absent:
             self.inputs.submit(Up(neighbour.name), neighbour)
         neighbour.absent = False

@@ -9,6 +9,7 @@ import pytest
 from overlay.broker.core import Broker
 from overlay.errors import NameTaken
 from overlay.filters import Filter
+from overlay.hosts import flow as flow_module
 from overlay.hosts.host import Host
 from overlay.hosts.inputs import LOG_RETRY_S
 from overlay.hosts.settings import GIVE_UP_TIMES, Settings
@@ -355,6 +356,20 @@ def test_other_brokers_are_told_of_a_full_link_and_when_half_of_it_has_gone(
         setting.commit()
         told += [(m, len(link.outbox)) for m in setting.wires["A"].take() if isinstance(m, Backlog)]
     assert told == [(Backlog("M", "B", False), 5)]
+
+
+def test_a_neighbour_that_catches_up_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "WINDOW_MESSAGES", 64)
+    monkeypatch.setattr(flow_module, "HIGH_WATER_MESSAGES", 8)
+    setting = with_neighbour_away(1000)
+    link = setting.host.neighbours[BrokerName("B")].link
+    received = link.acknowledged + len(link.unacked)
+    setting.say("d", *[Pub("d", n, {"cls": "y", "to": "b"}) for n in range(60)])
+    setting.say("d", *[Pub("d", n, {"cls": "y", "to": "b"}) for n in range(60, 120)])
+    come_back(setting, "B", received)
+    assert len(link.outbox) == 120 - 64
+    setting.wires["A"].take()
+    assert publish(setting, *range(120, 130)) == (list(range(120, 130, 2)), [])
 
 
 def test_a_neighbour_that_is_sent_more_and_more_operations_is_given_up() -> None:

@@ -607,6 +607,53 @@ def test_a_neighbour_that_is_down_is_not_waited_for() -> None:
     assert flow.admits(peers["B2"])
 
 
+def behind(messages: int) -> tuple[Flow, dict[str, Neighbour]]:
+    """B1 is back, and so many messages have waited for it."""
+    flow, peers = congested()
+    for _ in range(messages):
+        peers["B1"].link.send(b"x")
+    flow.catches_up(peers["B1"])
+    flow.gauge(peers["B1"])
+    return flow, peers
+
+
+def test_what_has_waited_for_a_neighbour_that_is_back_holds_nobody_up() -> None:
+    flow, peers = behind(10 * HIGH_WATER_MESSAGES)
+    assert flow.admits(peers["B2"])
+    for _ in range(HIGH_WATER_MESSAGES + 1):
+        assert flow.admits(peers["B2"])
+        peers["B1"].link.send(b"x")
+        flow.gauge(peers["B1"])
+    assert not flow.admits(peers["B2"]), "but what comes on top of it does"
+    outbox = peers["B1"].link.outbox
+    while len(outbox) * 2 > 19 * HIGH_WATER_MESSAGES:
+        assert not flow.admits(peers["B2"])
+        outbox.popleft()
+        flow.gauge(peers["B1"])
+    assert flow.admits(peers["B2"])
+
+
+def test_a_neighbour_catches_up_however_much_comes_for_it() -> None:
+    flow, peers = behind(10 * HIGH_WATER_MESSAGES)
+    outbox = peers["B1"].link.outbox
+    taken = came = 0
+    while len(outbox) > HIGH_WATER_MESSAGES:
+        for _ in range(100):
+            outbox.popleft()
+        taken += 100
+        if flow.admits(peers["B2"]):
+            came += 200
+            peers["B1"].link.send_all([b"x"] * 200)
+        flow.gauge(peers["B1"])
+        assert taken < 100 * HIGH_WATER_MESSAGES
+    assert came > 10 * HIGH_WATER_MESSAGES
+    outbox.clear()
+    flow.gauge(peers["B1"])
+    peers["B1"].link.send_all([b"x"] * (HIGH_WATER_MESSAGES + 1))
+    flow.gauge(peers["B1"])
+    assert not flow.admits(peers["B2"]), "it has caught up, and is one as all others"
+
+
 def test_who_has_waited_longest_is_next() -> None:
     flow, peers = congested("B1")
     flow.waiting = {peers["B3"]: None, peers["B1"]: None, peers["B2"]: None}
