@@ -9,11 +9,10 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from overlay.effects import Send
 from overlay.errors import ProtocolError
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
-from overlay.messages import BrokerName, Done, Hop, Join, Operation, Pub
+from overlay.messages import BrokerName, Pub
 from padres_tx.client_messages import Drained, Ended, Finish, Step, Tcm, TxID
 from padres_tx.protocol.broker_messages import Answer, Ask
 from padres_tx.protocol.dynamic_messages import Decide, Decided, Forget, Init, TxOperation
@@ -47,16 +46,7 @@ def taking_part(*, finished: bool = True) -> tuple[OneBroker, list[Said]]:
 
 def reset(one: OneBroker, neighbour: str) -> list[Said]:
     """A neighbour of B2 has lost its memory, and has taken what it was told anew."""
-    effects = one.broker.link_reset(BrokerName(neighbour), 0.0)
-    for effect in effects:
-        if (
-            isinstance(effect, Send)
-            and isinstance(effect.message, Join | Operation)
-            and effect.message.req
-            and effect.hops == (neighbour,)
-        ):
-            one.broker.receive(Hop(neighbour), Done(effect.message.req), 0.0)
-    return one.see(effects)
+    return one.reset(neighbour)
 
 
 def test_a_side_that_has_acknowledged_asks_and_decides_nothing() -> None:

@@ -84,7 +84,7 @@ def middle(engine: str) -> OneBroker:
 
 def works(one: OneBroker) -> bool:
     """Whether a client here can still do something, when B1 has begun a new life."""
-    one.see(one.broker.link_reset(BrokerName("B1"), 0.0))
+    one.reset("B1")
     one.holds("E", "adv", Q)
     return any(row.startswith("@E") for row in one.tables()["srt"])
 

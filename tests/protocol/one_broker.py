@@ -152,6 +152,16 @@ class OneBroker:
         """A client's link is gone."""
         return self.see(self.broker.client_left(client, 0.0))
 
+    def reset(self, neighbour: str) -> list[Said]:
+        """A neighbour has lost its memory, and has taken what it was told anew."""
+        effects = self.broker.link_reset(BrokerName(neighbour), 0.0)
+        for effect in effects:
+            if not isinstance(effect, Send) or effect.hops != (neighbour,):
+                continue
+            if isinstance(effect.message, Join | Operation) and effect.message.req:
+                self.broker.receive(Hop(neighbour), Done(effect.message.req), 0.0)
+        return self.see(effects)
+
     def see(self, effects: Iterable[Effect]) -> list[Said]:
         """What the broker has said, decoded; timers and records are kept apart."""
         said: list[Said] = []
