@@ -58,6 +58,7 @@ proofs: .venv/.proofs
 	$(BIN)/padres-tx prove
 	$(BIN)/padres-tx explore --all
 	$(BIN)/padres-tx explore --errata
+	$(BIN)/padres-tx explore --links
 	$(BIN)/padres-tx sim --engine all --seeds 1000 --faults all
 	$(BIN)/padres-tx sim --engine all --seeds 400 --faults all --crowded --brokers 4 --transactions 6
 	$(BIN)/padres-tx sim --engine all --seeds 200 --faults all,broker-crash,disk-full

@@ -97,7 +97,11 @@ ROOMS = {
     "proofs/": {VOCABULARY, "overlay.hosts", TX_VOCABULARY, "padres_tx.audit"},
     "proofs/sim": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers"},
     "proofs/faults": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.sim"},
-    "proofs/explore": {*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.faults"},
+    "proofs/explore": {
+        *(*PRODUCT, PROOFS_VOCABULARY, "proofs.checkers", "proofs.faults"),
+        # What processes are made of; never the random runs.
+        *("proofs.sim.broker_processes", "proofs.sim.client_program", "proofs.sim.sockets"),
+    },
     "proofs/solvers": {*PRODUCT, PROOFS_VOCABULARY, "proofs.sim"},
     "bench/micro": {"bench.*", "overlay", "padres_tx", "topologies"},
     "bench/experiments": {"bench.*", "bench.micro.path", "overlay", "padres_tx", "topologies"},

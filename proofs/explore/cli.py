@@ -50,6 +50,7 @@ Examples:
   padres-tx explore plain-publication
   padres-tx explore crossing-commits --rules paper
   padres-tx explore --all --json
+  padres-tx explore --links
 """
 )
 @click.argument("scenario", required=False)
@@ -78,6 +79,11 @@ Examples:
     show_default="one per core",
     help="With --all: number of processes.",
 )
+@click.option(
+    "--links",
+    is_flag=True,
+    help="Explore durable brokers and their links, with crashes at every step.",
+)
 @click.option("--errata", is_flag=True, help="Compare the runs in proofs/errata.md with new ones.")
 @click.option("--write", is_flag=True, help="With --errata: write the new runs to the document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
@@ -89,6 +95,7 @@ def explore(
     as_list: bool,
     everything: bool,
     jobs: int,
+    links: bool,
     errata: bool,
     write: bool,
     as_json: bool,
@@ -97,14 +104,17 @@ def explore(
 
     The brokers are the real ones, and the end of every run is checked. Prints the number of states
     and the shortest run that ends in an anomaly, if any. Exit code 1 if a run ends in an anomaly;
-    with --all, if a result is not as expected; with --errata, if a run differs from the document.
+    with --all or --links, if a result is not as expected; with --errata, if a run differs from the
+    document.
     """
-    if (scenario is not None) + as_list + everything + errata != 1:
-        raise WrongInput("expected a scenario, or one of --list, --all and --errata")
+    if (scenario is not None) + as_list + everything + links + errata != 1:
+        raise WrongInput("expected a scenario, or one of --list, --all, --links and --errata")
     if write and not errata:
         raise WrongInput("--write requires --errata")
     if errata:
         _errata(write=write)
+    elif links:
+        _explore_links(jobs, as_json=as_json)
     elif as_list:
         _list(as_json=as_json)
     elif everything:
@@ -112,6 +122,42 @@ def explore(
     else:
         assert scenario is not None
         _explore_one(scenario, rules, limit, as_json=as_json)
+
+
+def _explore_links(jobs: int, *, as_json: bool) -> None:
+    from proofs.explore.durable_links import describe
+    from proofs.explore.link_cases import CASES, try_case
+
+    with ProcessPoolExecutor(min(jobs, len(CASES))) as pool:
+        results = list(pool.map(try_case, CASES))
+    rows = [
+        {
+            "case": case.name,
+            "states": found.states,
+            "ends": found.ends,
+            "problem": found.problem,
+            "expected": bool(found.problem) == case.is_wrong,
+            "trace": list(describe(found.path)) if found.problem else [],
+        }
+        for case, found in zip(CASES, results, strict=True)
+    ]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    else:
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("case")
+        for heading in ("states", "ends"):
+            table.add_column(heading, justify="right")
+        table.add_column("result")
+        for row in rows:
+            mark = "" if row["expected"] else " (!)"
+            result = f"{row['problem'] or 'every number once and in order'}{mark}"
+            table.add_row(str(row["case"]), f"{row['states']:,}", f"{row['ends']:,}", result)
+        console = Console()
+        console.width = max(console.width, FILE_WIDTH)
+        console.print(table)
+    if not all(row["expected"] for row in rows):
+        raise SystemExit(1)
 
 
 def _list(*, as_json: bool) -> None:

@@ -144,7 +144,7 @@ class LosesTimers(BrokerProcess):
         self.host.node.timers.clear()
 
 
-class _ReadsTwice(SlowLog):
+class ReadsTwice(SlowLog):
     def read(self, after: int) -> Iterator[tuple[int, bytes]]:
         batches = list(super().read(after))
         return iter(batches + batches[-1:])
@@ -153,7 +153,7 @@ class _ReadsTwice(SlowLog):
 class ReplaysTwice(BrokerProcess):
     """Applies the last batch twice."""
 
-    log_type = _ReadsTwice
+    log_type = ReadsTwice
 
 
 class _ReadsWithWallClock(SlowLog):
