@@ -17,7 +17,7 @@ from overlay.hosts.peers import Neighbour, Peer, Timer
 from overlay.hosts.settings import ROOM_SHARE
 from overlay.log.log import Log
 from overlay.messages import AnyMessage
-from overlay.node.costs import least_units
+from overlay.node.costs import least_units_of
 from overlay.node.inputs import Filled, Input, MadeRoom, Took, Trimmed, Woke
 from overlay.node.journal import Journal, Staged
 from overlay.node.node import Node
@@ -206,6 +206,6 @@ class Inputs:
             self._applied(peer, self._node.take(peer, messages, frames, size, now))
             return
         took = Took(peer.hop, peer.link.incarnation, b"".join(frames))
-        units = sum(map(least_units, messages))
+        units = least_units_of(messages)
         self._host.rounds.use(peer, units)
         self._stage(journal, Staged(took, peer, messages=messages, frames=frames, units=units))

@@ -6,6 +6,8 @@ Hosts share the core among peers by these (`overlay.hosts.rounds`). A unit is ab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from overlay.broker.core import Taken
 from overlay.effects import Effect, Forward
 from overlay.messages import AnyMessage, Done, Pub
@@ -18,6 +20,8 @@ EFFECTS_PER_UNIT = 4
 
 #: Plain publications that make a unit, by the batch: each counts once, and once for each hop.
 PUBLICATIONS_PER_UNIT = 32
+
+_ONLY_PUBLICATIONS: set[type] = {Pub}
 
 #: What an operator's question costs: a page of a table takes some milliseconds.
 QUESTION_UNITS = 80
@@ -37,8 +41,15 @@ def units_of_input(effects: list[Effect]) -> float:
     return MESSAGE_UNITS + len(effects) / EFFECTS_PER_UNIT
 
 
+def least_units_of(messages: Sequence[AnyMessage]) -> float:
+    """What messages cost at least, before the core has seen them."""
+    if set(map(type, messages)) == _ONLY_PUBLICATIONS:
+        return len(messages) / PUBLICATIONS_PER_UNIT
+    return sum(map(least_units, messages))
+
+
 def least_units(message: AnyMessage) -> float:
-    """What a message costs at least, before the core has seen it."""
+    """The same of one message."""
     if type(message) is Pub:
         return 1 / PUBLICATIONS_PER_UNIT
     return ANSWER_UNITS if type(message) is Done else MESSAGE_UNITS
