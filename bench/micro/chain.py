@@ -2,8 +2,9 @@
 
 A publisher is a client of the first broker, a subscriber one of the last; in between are broker
 processes as `padres-tx up` starts them. Beside it, in the same run and with the same `endpoints`,
-runs a chain of as many bare relays (`relay`). Rounds alternate, so that a slow moment of the
-machine affects all of them.
+runs a chain of as many bare relays (`relay`), and one of as many brokers with their state on disk.
+Rounds alternate, so that a slow moment of the machine affects all of them. `disk_share` is the
+median over rounds of the ratio of the two throughputs, on disk and in memory.
 
 - Throughput is measured with a saturated chain: the publisher sends as fast as it is
   acknowledged, from the first publication sent to the last received. The best round counts, since
@@ -36,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.children import cpu_s
+from bench.micro.disk import file_system, state_directory, state_option
 from bench.micro.hop import median_ratio
 from bench.micro.progress import steps_shown
 from bench.micro.traffic import WANTED, Traffic, TrafficProcesses, all_matching, not_matching
@@ -62,6 +64,8 @@ WARM_UP: Final = 2000
 MIN_PER_S: Final = 14_000
 #: The least share of the throughput that is left with a full table.
 MIN_SHARE: Final = 0.8
+#: The least share of the throughput in memory that brokers on disk have.
+MIN_DISK_SHARE: Final = 0.7
 
 PUBLISHER, SUBSCRIBER, OTHER = "publisher", "subscriber", "other"
 
@@ -76,6 +80,8 @@ class ChainRow:
     publications: int
     publications_per_s: int
     relay_publications_per_s: int
+    disk_publications_per_s: int
+    disk_share: float
     #: Of an overlay without the additional subscriptions, in the same run; None if there are none.
     bare_publications_per_s: int | None
     share: float | None
@@ -83,7 +89,11 @@ class ChainRow:
     latency_us_p99: float
     relay_latency_us_p50: float
     relay_latency_us_p99: float
+    disk_latency_us_p50: float
+    disk_latency_us_p99: float
     latency_rate_per_s: float
+    #: The file system of the brokers on disk.
+    file_system: str
     #: CPU time per publication of each broker, first to last, when saturated; empty on systems
     #: where it cannot be read.
     cpu_us: list[float]
@@ -133,18 +143,28 @@ def measure(
     matching: bool = False,
     rounds: int = ROUNDS,
     latency_rounds: int = LATENCY_ROUNDS,
+    state: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ChainRow:
     """Measure the chains; each round sends `publications`, and `progress` is called with each step.
 
+    The state of brokers on disk is kept below `state` meanwhile.
+
     Raises LaunchError if the overlay does not come up; ChildFailed if a process fails, or a
-    publication is lost, duplicated or reordered.
+    publication is lost, duplicated or reordered; CannotMeasure if there is no disk for the state.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padres-tx-")))
         processes = TrafficProcesses(stack, directory)
         progress("starting processes")
-        chains = {"brokers": _overlay(processes, stack, brokers, subscriptions, matching=matching)}
+        disk = state_directory(stack, state)
+        kind = file_system(disk)
+        chains = {
+            "brokers": _overlay(processes, stack, brokers, subscriptions, matching=matching),
+            "brokers on disk": _overlay(
+                processes, stack, brokers, subscriptions, matching=matching, disk=disk
+            ),
+        }
         if subscriptions:
             chains["brokers, bare"] = _overlay(processes, stack, brokers, 0, matching=False)
         chains["relays"] = _relays(processes, brokers)
@@ -155,10 +175,11 @@ def measure(
                 progress(f"throughput of {name}, round {number} of {rounds}")
                 chain.saturate(publications)
         for number in range(1, latency_rounds + 1):
-            for name in ("brokers", "relays"):
+            for name in ("brokers", "brokers on disk", "relays"):
                 progress(f"latency of {name}, round {number} of {latency_rounds}")
                 chains[name].pace(min(publications, PACED))
     measured, relays, bare = chains["brokers"], chains["relays"], chains.get("brokers, bare")
+    on_disk = chains["brokers on disk"]
     return ChainRow(
         brokers=brokers,
         subscriptions=subscriptions,
@@ -166,13 +187,18 @@ def measure(
         publications=publications,
         publications_per_s=round(measured.best_per_s),
         relay_publications_per_s=round(relays.best_per_s),
+        disk_publications_per_s=round(on_disk.best_per_s),
+        disk_share=median_ratio(on_disk.per_s, measured.per_s, 2),
         bare_publications_per_s=None if bare is None else round(bare.best_per_s),
         share=None if bare is None else median_ratio(measured.per_s, bare.per_s, 2),
         latency_us_p50=round(percentile(measured.latencies_us, 50), 1),
         latency_us_p99=round(percentile(measured.latencies_us, 99), 1),
         relay_latency_us_p50=round(percentile(relays.latencies_us, 50), 1),
         relay_latency_us_p99=round(percentile(relays.latencies_us, 99), 1),
+        disk_latency_us_p50=round(percentile(on_disk.latencies_us, 50), 1),
+        disk_latency_us_p99=round(percentile(on_disk.latencies_us, 99), 1),
         latency_rate_per_s=RATE_PER_S,
+        file_system=kind,
         cpu_us=[round(us, 2) for us in measured.cpu_us],
     )
 
@@ -184,9 +210,19 @@ def _overlay(
     subscriptions: int,
     *,
     matching: bool,
+    disk: Path | None = None,
 ) -> MeasuredChain:
-    """A chain of brokers with a client at each end, and additional subscriptions."""
-    running = stack.enter_context(launcher.overlay(generators.chain(brokers, base_port=0)))
+    """A chain of brokers with a client at each end, and additional subscriptions.
+
+    With `disk` the brokers keep their state there.
+    """
+    running = stack.enter_context(
+        launcher.overlay(
+            generators.chain(brokers, base_port=0),
+            directory=disk,
+            durability="memory" if disk is None else "disk",
+        )
+    )
     names = [broker.name for broker in running.topology.brokers]
     first, last = (parse_address(running.address(name)).port for name in (names[0], names[-1]))
     own = [WANTED, *all_matching(subscriptions)] if matching else [WANTED]
@@ -244,23 +280,32 @@ Examples:
     is_flag=True,
     help="Make all of them match and belong to the one subscriber; otherwise none matches.",
 )
+@state_option
 def chain(
-    *, as_json: bool, brokers: int, publications: int, subscriptions: int, matching: bool
+    *,
+    as_json: bool,
+    brokers: int,
+    publications: int,
+    subscriptions: int,
+    matching: bool,
+    state: Path | None,
 ) -> None:
     """Publications per second and latency end to end, beside a chain of bare relays.
 
-    Brokers, publisher and subscriber are processes. Exits with code 1 if a publication is lost,
-    duplicated or reordered; the goals are only reported, since times depend on the machine.
+    A second chain of brokers keeps its state on disk. Brokers, publisher and subscriber are
+    processes. Exits with code 1 if a publication is lost, duplicated or reordered; the goals are
+    only reported, since times depend on the machine.
     """
     if matching and not subscriptions:
         raise click.UsageError("--matching requires --subscriptions.")
-    chains = 3 if subscriptions else 2
-    with steps_shown(1 + ROUNDS * chains + LATENCY_ROUNDS * 2) as progress:
+    chains = 4 if subscriptions else 3
+    with steps_shown(1 + ROUNDS * chains + LATENCY_ROUNDS * 3) as progress:
         row = measure(
             brokers=brokers,
             publications=publications,
             subscriptions=subscriptions,
             matching=matching,
+            state=state,
             progress=progress,
         )
     if as_json:
@@ -278,7 +323,8 @@ def chain(
 def goals(row: ChainRow) -> list[tuple[str, float, float]]:
     """The goals: name, measured value, and the least value wanted."""
     found: list[tuple[str, float, float]] = [
-        ("publications per second", row.publications_per_s, MIN_PER_S)
+        ("publications per second", row.publications_per_s, MIN_PER_S),
+        ("share on disk of those in memory", row.disk_share, MIN_DISK_SHARE),
     ]
     if row.share is not None:
         found.append((f"share with {row.subscriptions:,} subscriptions", row.share, MIN_SHARE))
@@ -300,6 +346,12 @@ def table(row: ChainRow) -> Table:
         f"{row.publications_per_s:,}",
         f"{row.latency_us_p50:,.0f}",
         f"{row.latency_us_p99:,.0f}",
+    )
+    shown.add_row(
+        f"brokers on disk ({row.file_system})",
+        f"{row.disk_publications_per_s:,}",
+        f"{row.disk_latency_us_p50:,.0f}",
+        f"{row.disk_latency_us_p99:,.0f}",
     )
     if row.bare_publications_per_s is not None:
         shown.add_row("brokers without these", f"{row.bare_publications_per_s:,}", "", "")

@@ -13,11 +13,22 @@ whose consent it needs has been asked and has answered.
   A1's operations have to become known at E: the links of the three clients are crossed six times,
   and the paths between their brokers once each, in a circle.
 
+Brokers on disk send nothing before what it follows from is synced. `syncs` counts the syncs on the
+critical path: the same transaction runs on links that take no time, and each broker takes one unit
+for an append. What comes while an append is under way goes into the next one, as in
+`overlay.node.journal`; clients sync nothing. So the time of the result is the number of sequential
+syncs, those included that wait for the one before.
+
 BL-WAIT is not in the table: it has no protocol to count, and waits as long as `calibrate` finds.
 
 With `--measure` the same transaction runs over real broker processes whose links, those of clients
 included, have an emulated delay; `measured_ratio` is the median latency, divided by the number of
 delays times that delay. The excess over 1 is processing time.
+
+It runs as well over links without delay, in memory and on disk, and in turn with appends to a log
+on the same disk (`sync_ms`). `disk_ratio` is the median latency on disk, divided by the number of
+syncs times that of one append. The excess over 1 is processing time (`memory_ms`), and that brokers
+share the disk.
 """
 
 from __future__ import annotations
@@ -27,9 +38,10 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -38,10 +50,21 @@ from rich.console import Console
 from rich.table import Table
 
 import padres_tx
+from bench.micro.disk import Syncs, file_system, state_directory, state_option
 from overlay.broker.core import Broker
 from overlay.filters import Filter
-from overlay.hosts.simulator import DELAY_STEP_S, Simulator
-from overlay.messages import AnyMessage, Done, EngineMessage, Join, Kind, Operation, Pub
+from overlay.hosts.simulator import DELAY_STEP_S, SAME_MOMENT_S, Arrival, Simulator
+from overlay.messages import (
+    AnyMessage,
+    Done,
+    EngineMessage,
+    Hop,
+    Join,
+    Kind,
+    Operation,
+    Pub,
+    is_client,
+)
 from padres_tx import launcher, registry
 from padres_tx.client_messages import (
     Begin,
@@ -66,6 +89,9 @@ MAX_OVER_STATIC: Final = 3.0
 DELAY_MS: Final = 5.0
 TRANSACTIONS: Final = 20
 
+#: How often transactions in memory, on disk, and appends alone take turns.
+DISK_ROUNDS: Final = 3
+
 ALL = Filter({"class": "p1"})
 X1 = Filter({"class": "p1", "x": "x1"})
 FIRST: dict[str, Any] = {"class": "p1", "x": "x1", "n": 0}
@@ -84,14 +110,45 @@ class PathRow:
     messages: int
     #: To the last delivery of the transaction's publication.
     delivery_delays: int
+    #: Syncs one after the other, if brokers keep their state on disk.
+    syncs: int = 0
     measured_ratio: float | None = None
+    memory_ms: float | None = None
+    disk_ms: float | None = None
+    sync_ms: float | None = None
+    disk_ratio: float | None = None
+
+
+class SyncedArrivals:
+    """When brokers on disk have what was sent to them, if nothing but syncs takes time."""
+
+    def __init__(self) -> None:
+        #: When the last append of each broker began, or will begin.
+        self._appends: dict[Hop, float] = {}
+
+    def __call__(self, dest: Hop, now: float) -> float:
+        if is_client(dest):
+            return now
+        last = self._appends.get(dest)
+        if last is None or last + DELAY_STEP_S <= now + SAME_MOMENT_S:
+            begins = now
+        elif now <= last:
+            begins = last  # It goes along.
+        else:
+            begins = last + DELAY_STEP_S
+        self._appends[dest] = begins
+        return begins + DELAY_STEP_S
 
 
 class Dispatch:
     """One dispatching transaction in the simulator, on links of unit delay."""
 
     def __init__(
-        self, topology: Topology, engine: str, places: Sequence[str] | None = None
+        self,
+        topology: Topology,
+        engine: str,
+        places: Sequence[str] | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
         self.engine = engine
         self.numbers = count(1)
@@ -102,6 +159,7 @@ class Dispatch:
             {broker.name: topology.neighbours(broker.name) for broker in topology.brokers},
             lambda n: 0,
             broker=lambda name, others: Broker(name, others, engines=registry.broker_factories()),
+            arrival=arrival,
         )
         for client, at in zip(("E", "D", "A1"), places or spread(topology, 3), strict=True):
             self.sim.connect(client, at, self._receiver(client))
@@ -197,7 +255,8 @@ def counted(topology: Topology, engine: str) -> PathRow:
     """The row that the simulator counts."""
     delays, delivery, messages = Dispatch(topology, engine).run()
     least = least_delays(topology, engine)
-    return PathRow(engine, topology.name, delays, least, messages, delivery)
+    syncs, _, _ = Dispatch(topology, engine, arrival=SyncedArrivals()).run()
+    return PathRow(engine, topology.name, delays, least, messages, delivery, syncs)
 
 
 def measured(topology: Topology, rows: list[PathRow], transactions: int, delay_ms: float) -> None:
@@ -206,13 +265,45 @@ def measured(topology: Topology, rows: list[PathRow], transactions: int, delay_m
     slow = topology.model_copy(update={"edges": tuple(edges), "client_delay_ms": delay_ms})
     with launcher.overlay(slow) as running:
         for row in rows:
-            latency_ms = asyncio.run(_latency_ms(running, topology, row.engine, transactions))
-            row.measured_ratio = round(latency_ms / (row.delays * delay_ms), 3)
+            latencies = asyncio.run(_latencies_ms(running, topology, row.engine, transactions))
+            row.measured_ratio = round(statistics.median(latencies) / (row.delays * delay_ms), 3)
 
 
-async def _latency_ms(
+def measured_on_disk(
+    topology: Topology, rows: list[PathRow], transactions: int, state: Path | None
+) -> str:
+    """Fill in the latencies without delays, in memory and on disk; returns the file system.
+
+    Raises CannotMeasure if there is no disk for the state.
+    """
+    with ExitStack() as stack:
+        disk = state_directory(stack, state)
+        overlays = {
+            "memory": stack.enter_context(launcher.overlay(topology, durability="memory")),
+            "disk": stack.enter_context(
+                launcher.overlay(topology, directory=disk, durability="disk")
+            ),
+        }
+        syncs = stack.enter_context(closing(Syncs(disk)))
+        for row in rows:
+            ms: dict[str, list[float]] = {name: [] for name in overlays}
+            syncs.ms.clear()
+            for _ in range(DISK_ROUNDS):
+                for name, running in overlays.items():
+                    ms[name] += asyncio.run(
+                        _latencies_ms(running, topology, row.engine, transactions)
+                    )
+                syncs.append(transactions)
+            row.memory_ms = round(statistics.median(ms["memory"]), 2)
+            row.disk_ms = round(statistics.median(ms["disk"]), 2)
+            row.sync_ms = round(statistics.median(syncs.ms), 3)
+            row.disk_ratio = round(row.disk_ms / (row.syncs * row.sync_ms), 2)
+        return file_system(disk)
+
+
+async def _latencies_ms(
     running: launcher.Running, topology: Topology, engine: str, transactions: int
-) -> float:
+) -> list[float]:
     async with AsyncExitStack() as stack:
         e, d, a1 = [
             await stack.enter_async_context(padres_tx.connect(running.address(broker), name=name))
@@ -230,7 +321,7 @@ async def _latency_ms(
             async with e.transaction(engine) as tx:
                 dispatching.start(tx, f"x{number}")
             latencies.append((time.perf_counter() - began) * 1000)
-        return statistics.median(latencies)
+        return latencies
 
 
 @click.command(
@@ -240,9 +331,17 @@ async def _latency_ms(
 @click.option("--measure/--no-measure", default=True, help="Also measure with real processes.")
 @click.option("--transactions", default=TRANSACTIONS, show_default=True, type=click.IntRange(1))
 @click.option("--delay-ms", default=DELAY_MS, show_default=True, type=click.FloatRange(0.1, 1000))
+@state_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
-def path(topology: str, measure: bool, transactions: int, delay_ms: float, as_json: bool) -> None:
-    """Count the message delays of the dispatching transaction, engine by engine."""
+def path(
+    topology: str,
+    measure: bool,
+    transactions: int,
+    delay_ms: float,
+    state: Path | None,
+    as_json: bool,
+) -> None:
+    """Count the message delays and syncs of the dispatching transaction, engine by engine."""
     try:
         tree = load(topology)
     except TopologyError as error:
@@ -250,6 +349,7 @@ def path(topology: str, measure: bool, transactions: int, delay_ms: float, as_js
     rows = [counted(tree, engine) for engine in engines()]
     if measure:
         measured(tree, rows, transactions, delay_ms)
+        kind = measured_on_disk(tree, rows, transactions, state)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -269,6 +369,16 @@ def path(topology: str, measure: bool, transactions: int, delay_ms: float, as_js
         cells = [row.delays, row.least_delays, row.delivery_delays, row.messages, ratio]
         table.add_row(row.engine, *map(str, cells))
     console.print(table)
+    disk = Table(title="syncs one after the other, with brokers on disk")
+    for column in ("engine", "syncs", "memory ms", "disk ms", "one sync ms", "disk / its syncs"):
+        disk.add_column(column, justify="left" if column == "engine" else "right")
+    for row in rows:
+        times = [row.memory_ms, row.disk_ms, row.sync_ms, row.disk_ratio]
+        shown = ["" if value is None else f"{value:.2f}" for value in times]
+        disk.add_row(row.engine, str(row.syncs), *shown)
+    if measure:
+        disk.caption = f"state on disk: {kind}"
+    console.print(disk)
     by_engine = {row.engine: row.delays for row in rows}
     over = by_engine["d-tx"] / by_engine["s-tx"]
     console.print(f"D-TX / S-TX: {over:.1f}, goal at most {MAX_OVER_STATIC:g}", highlight=False)

@@ -83,6 +83,15 @@ def hops() -> Iterator[Figure]:
     yield Figure(
         "publisher's edge / bare relay", row.edge_ratio, f"{row.edge_us:.1f} µs", hop.MAX_EDGE_RATIO
     )
+    yield Figure(
+        "broker hop on disk / bare relay", row.disk_ratio, f"{row.disk_us:.1f} µs", hop.MAX_RATIO
+    )
+    yield Figure(
+        "publisher's edge on disk / bare relay",
+        row.disk_edge_ratio,
+        f"{row.disk_edge_us:.1f} µs",
+        hop.MAX_EDGE_RATIO,
+    )
 
 
 def chains() -> Iterator[Figure]:
@@ -91,6 +100,14 @@ def chains() -> Iterator[Figure]:
         "3 brokers / 3 relays, throughput",
         round(bare.publications_per_s / bare.relay_publications_per_s, 3),
         f"{bare.publications_per_s:,}/s",
+        more_is_better=True,
+        noise=MORE_NOISE,
+    )
+    yield Figure(
+        "3 brokers on disk / in memory, throughput",
+        bare.disk_share,
+        f"{bare.disk_publications_per_s:,}/s",
+        chain.MIN_DISK_SHARE,
         more_is_better=True,
         noise=MORE_NOISE,
     )
@@ -182,11 +199,31 @@ def paths() -> Iterator[Figure]:
     delays = {engine: path.counted(topology, engine).delays for engine in ("d-tx", "s-tx")}
     ratio = delays["d-tx"] / delays["s-tx"]
     seen = f"{delays['d-tx']} and {delays['s-tx']} delays"
-    yield Figure("D-TX / S-TX, link delays of dispatching", round(ratio, 2), seen, 3.0, noise=0.0)
+    yield Figure(
+        "D-TX / S-TX, link delays of dispatching",
+        round(ratio, 2),
+        seen,
+        path.MAX_OVER_STATIC,
+        noise=0.0,
+    )
+
+
+def syncs() -> Iterator[Figure]:
+    topology = load("three")
+    row = path.counted(topology, "d-tx")
+    path.measured_on_disk(topology, [row], path.TRANSACTIONS, None)
+    assert row.disk_ratio is not None
+    yield Figure(
+        "D-TX on disk / its syncs, one after the other",
+        row.disk_ratio,
+        f"{row.disk_ms:.1f} ms, {row.syncs} syncs of {row.sync_ms:.2f} ms",
+        noise=MORE_NOISE,
+    )
 
 
 BENCHMARKS: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "path": paths,
+    "syncs": syncs,
     "match": matching,
     "hop": hops,
     "chain": chains,

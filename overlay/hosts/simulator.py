@@ -46,6 +46,8 @@ from overlay.wire.codec import decode_message, encode
 _Link: TypeAlias = tuple[Hop, Hop]
 Choose: TypeAlias = Callable[[int], int]
 Client: TypeAlias = Callable[[AnyMessage, float], Iterable[AnyMessage]]
+#: When a message to this end of a link arrives that is sent at this time.
+Arrival: TypeAlias = Callable[[Hop, float], float]
 BrokerFactory: TypeAlias = Callable[[BrokerName, Iterable[BrokerName]], Broker]
 
 #: Delays are chosen among so many steps: enough for messages on different ways to overtake each
@@ -157,7 +159,9 @@ class Simulator:
         broker: BrokerFactory = Broker,
         delay_steps: int = DELAY_STEPS,
         absent_after_s: float = ABSENT_AFTER_S,
+        arrival: Arrival | None = None,
     ) -> None:
+        """`arrival` says when what is sent now arrives; then no delay is chosen."""
         self.now = 0.0
         #: What has happened so far: messages delivered, timers rung, actions done.
         self.steps = 0
@@ -173,6 +177,7 @@ class Simulator:
         #: Called with every effect of a broker, before it is carried out.
         self.observe: Callable[[BrokerName, Effect], None] | None = None
         self._choose = choose
+        self._arrival = arrival
         self._make_broker = broker
         self._tree = {
             BrokerName(name): tuple(BrokerName(other) for other in sorted(others))
@@ -509,8 +514,12 @@ class Simulator:
         """Let a message arrive, or something happen, at the end of a link, behind all that is on
         it, while it lives."""
         link = (source, dest)
-        chosen = self._choose(self.delay_steps) if self.delay_steps > 1 else 0
-        arrives = max(self.now + DELAY_STEP_S * (1 + chosen), self._arrives.get(link, 0.0))
+        if self._arrival is not None:
+            arrives = self._arrival(dest, self.now)
+        else:
+            chosen = self._choose(self.delay_steps) if self.delay_steps > 1 else 0
+            arrives = self.now + DELAY_STEP_S * (1 + chosen)
+        arrives = max(arrives, self._arrives.get(link, 0.0))
         self._arrives[link] = arrives
         self._schedule(arrives, _Arrival(self._arrive, link, self._lives.get(link, 0), what))
 
