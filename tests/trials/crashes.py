@@ -56,6 +56,9 @@ PAUSE_S = 0.004
 #: From one handover to the next, if brokers are up.
 HANDOVER_S = 1.0
 
+#: The first handovers may conflict with the advertisements of the publishers.
+RETRIES = 10
+
 #: Between two kills, and how long a broker stays dead before it is restarted.
 BETWEEN_S = (0.3, 2.5)
 DEAD_S = (0.0, 1.5)
@@ -278,9 +281,11 @@ class Trial:
                 while not self._stopped.is_set():
                     to = self._random.choice(list(WORKERS))
                     try:
-                        async with client.transaction("d-tx", wait="applied") as tx:
-                            tx.tcm({"class": "move", "key": KEY, "to": to})
-                        self._moves.append(Move(tx.id, KEY, to))
+                        async for tx in client.transaction("d-tx", retries=RETRIES, wait="applied"):
+                            async with tx:
+                                tx.tcm({"class": "move", "key": KEY, "to": to})
+                                name = tx.id
+                        self._moves.append(Move(name, KEY, to))
                     except TransactionAborted as error:
                         self._broken.append(f"a handover was aborted: {error}")
                     await asyncio.sleep(HANDOVER_S)
