@@ -41,25 +41,19 @@ def restart_command(
 
     Each broker ends, is started again as it was started first, and is waited for until its links
     are up; then the next one. Nothing is lost: clients and neighbours keep what they have to send,
-    and go on when the broker is back. A broker that has died is started again.
+    and go on when the broker is back. Brokers that have died are started first, all at once.
     """
     if bool(names) == everyone:
         raise WrongInput("expected the names of brokers, or --all")
     files = OverlayFiles(notice=note)
     record = files.find(overlay)
     chosen = [broker.name for broker in record.brokers] if everyone else list(dict.fromkeys(names))
-    for name in chosen:
-        record.broker(name)  # Before the first is restarted.
     restart_brokers(files, record, chosen, timeout_s)
 
 
 def restart_brokers(
     files: OverlayFiles, record: OverlayRecord, names: Sequence[str], timeout_s: float = RESTART_S
 ) -> None:
-    """Restart brokers one after the other, and print each.
-
-    Raises StateError, LaunchError.
-    """
-    for name in names:
-        found = restart(files, record, name, timeout_s)
-        click.echo(f"broker {name} restarted as process {found.process.pid}")
+    """Restart brokers and print each; raises as `launcher.restart_requests.restart`."""
+    for found in restart(files, record, names, timeout_s):
+        click.echo(f"broker {found.name} restarted as process {found.process.pid}")

@@ -13,6 +13,7 @@ This module must not know the command line.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from padres_tx.launcher import processes
@@ -46,21 +47,42 @@ def take(directory: Path) -> list[str]:
 
 
 def restart(
-    files: OverlayFiles, record: OverlayRecord, broker: str, timeout_s: float
-) -> BrokerRecord:
-    """Restart a broker of a running overlay and wait until its links are up; returns its record.
+    files: OverlayFiles, record: OverlayRecord, brokers: Sequence[str], timeout_s: float
+) -> Iterator[BrokerRecord]:
+    """Restart brokers of a running overlay; yields the record of each when its links are up.
+
+    Those that have died are started at once, all together; then the others, one after the other.
+    Each may take `timeout_s`.
 
     Raises StateError if there is no such broker or the overlay is not up, BrokerRefused or PortBusy
-    if the broker cannot start, and LaunchError if it has crashed or is not up in time. In the last
+    if a broker cannot start, and LaunchError if one has crashed or is not up in time. In the last
     case the launcher goes on: it starts the broker when it has ended.
     """
-    before = record.broker(broker)
     if record.phase != "up":
         raise StateError(f"overlay {record.name} is {record.phase}; restart brokers when it is up")
+    dead = [name for name in brokers if record.broker(name).exit_code is not None]
+    for name in dead:
+        _ask(record, name)
+    for name in dead:
+        yield _wait_up(files, record, name, timeout_s)
+    for name in brokers:
+        if name not in dead:
+            _ask(record, name)
+            yield _wait_up(files, record, name, timeout_s)
+
+
+def _ask(record: OverlayRecord, broker: str) -> None:
     try:
         (Path(record.directory) / f"{PREFIX}{broker}").touch()
     except OSError as error:
         raise StateError(f"cannot write into {record.directory}: {error.strerror}") from None
+
+
+def _wait_up(
+    files: OverlayFiles, record: OverlayRecord, broker: str, timeout_s: float
+) -> BrokerRecord:
+    """Wait until a broker has another process than in `record`, and its links."""
+    before = record.broker(broker)
     deadline = time.monotonic() + timeout_s
     while True:
         current = files.get(record.name)

@@ -255,6 +255,8 @@ def test_a_state_stays_until_it_is_removed(shell: Shell) -> None:
 @pytest.mark.xdist_group("processes")
 def test_a_broker_that_does_not_end_or_cannot_start_is_named(three: Shell) -> None:
     record = three.overlay("three")
+    assert "no broker 'B9'; it has B1, B2, B3" in three.refused("broker", "restart", "B1", "B9")
+    assert three.overlay("three") == record
     pid = record.broker("B2").process.pid
     os.kill(pid, signal.SIGSTOP)
     done = three.run("broker", "restart", "B2", "--timeout", "0.2")
