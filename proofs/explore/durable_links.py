@@ -16,7 +16,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from overlay.broker.core import Broker
@@ -29,7 +29,7 @@ from overlay.log.memory_log import MemoryLog
 from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub, client_hop
 from overlay.node.inputs import Batch, Trimmed, decode_batch, encode_batch
 from overlay.trace import Record
-from overlay.wire.link import ACK_DELAY_S, Link
+from overlay.wire.link import ACK_DELAY_S, Link, LinkState
 from proofs.sim.broker_processes import BrokerProcess, Death, SlowLog
 from proofs.sim.client_program import NEVER_S, ClientProgram
 from proofs.sim.sockets import Owner, Socket
@@ -54,6 +54,13 @@ class FaultBudget(NamedTuple):
 
     crashes: tuple[int, int] = (1, 1)
     breaks: int = 1
+
+
+class Prepared(NamedTuple):
+    """What is left of brokers and clients that have joined and subscribed: logs, and links."""
+
+    batches: dict[BrokerName, list[bytes]]
+    links: dict[Hop, LinkState]
 
 
 @dataclass
@@ -142,11 +149,15 @@ class ExploredProcess(BrokerProcess):
 class DurableWorld:
     """Two brokers and two clients, in one state; `moves` says what can happen, `make` does it."""
 
-    process_type: type[BrokerProcess] = ExploredProcess
-
     def __init__(
-        self, numbers: int, faults: FaultBudget, process_type: type[BrokerProcess] = ExploredProcess
+        self,
+        numbers: int,
+        faults: FaultBudget,
+        process_type: type[BrokerProcess] = ExploredProcess,
+        prepared: Prepared | None = None,
     ) -> None:
+        """With `prepared` everybody was there before: brokers begin with their logs, and clients'
+        links resume."""
         self.now = 0.0
         self.logs: dict[BrokerName, MemoryLog] = {}
         self.appending: dict[BrokerName, ExploredLog] = {}
@@ -154,7 +165,7 @@ class DurableWorld:
         self.received: list[int] = []
         self._process_type = process_type
         self._said = 0
-        self._numbers = 0
+        self.numbers = 0
         self._crashes = {A: 0, B: 0}
         self._breaks = 0
         self._starts = {A: 0, B: 0}
@@ -164,6 +175,10 @@ class DurableWorld:
         self._lingers = True
         self._answers = 0
         for name in (A, B):
+            if prepared is not None:
+                self.logs[name] = MemoryLog(f"{name}b", keep=True)
+                for batch in prepared.batches[name]:
+                    self.logs[name].append(self.logs[name].last, batch, lambda outcome: None)
             self._start(name)
         self.clients = {
             hop: ClientProgram(
@@ -178,8 +193,14 @@ class DurableWorld:
             for hop, at in ((PUBLISHER, A), (SUBSCRIBER, B))
         }
         self._settle()
-        self._set_up()
-        self._numbers, self._crashes = numbers, dict(zip((A, B), faults.crashes, strict=True))
+        if prepared is None:
+            self._set_up()
+        else:
+            for hop, program in self.clients.items():
+                program.link.restore(prepared.links[hop])
+                self._dial_client(program)
+            self._go_on()
+        self.numbers, self._crashes = numbers, dict(zip((A, B), faults.crashes, strict=True))
         self._breaks = faults.breaks
 
     def _set_up(self) -> None:
@@ -194,6 +215,13 @@ class DurableWorld:
             self._go_on()
         assert self._answers == 4, "a request was not answered"
 
+    def prepared(self) -> Prepared:
+        """How everybody can be made again as they are; no link may have anything under way."""
+        return Prepared(
+            {name: [data for _, data in log.read(0)] for name, log in self.logs.items()},
+            {hop: program.link.state for hop, program in self.clients.items()},
+        )
+
     def _go_on(self) -> None:
         self._settle()
         while moves := [move for move in self.moves() if move.kind in ("arrives", "commits")]:
@@ -204,7 +232,7 @@ class DurableWorld:
     def moves(self) -> list[Move]:
         """What can happen next."""
         found = [Move("arrives", str(at)) for at, end in enumerate(self._open) if end.sent]
-        if self._said < self._numbers:
+        if self._said < self.numbers:
             found.append(Move("says"))
         for name in self.appending:
             found.append(Move("commits", name))
@@ -389,6 +417,7 @@ def _ignore(record: Record) -> None:
     pass
 
 
+@lru_cache(maxsize=4096)
 def _inputs(batch: bytes) -> list[bytes]:
     """The inputs of a batch, without what makes no difference: hints, and the digest."""
     inputs = [each for each in decode_batch(batch).inputs if type(each) is not Trimmed]
@@ -409,6 +438,10 @@ def search(
 ) -> DurableSearch:
     """Try all orders of events, until one is wrong."""
     found = DurableSearch()
+    # What is wrong may be wrong from the beginning: then everything is done each time.
+    right = process_type is ExploredProcess
+    prepared = DurableWorld(0, FaultBudget((0, 0), 0)).prepared() if right else None
+    make = partial(DurableWorld, numbers, faults, process_type, prepared)
     known: set[bytes] = set()
     ahead: list[list[Move]] = [[]]
     while ahead:
@@ -416,7 +449,7 @@ def search(
         found.runs += 1
         watch(found)
         try:
-            problem = _run(numbers, faults, process_type, path, known, ahead, found)
+            problem = _run(make, path, known, ahead, found)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
@@ -427,16 +460,14 @@ def search(
 
 
 def _run(
-    numbers: int,
-    faults: FaultBudget,
-    process_type: type[BrokerProcess],
+    make: Callable[[], DurableWorld],
     path: list[Move],
     known: set[bytes],
     ahead: list[list[Move]],
     found: DurableSearch,
 ) -> str:
     """Follow a path, and go on from its end as long as states are new; returns what is wrong."""
-    world = DurableWorld(numbers, faults, process_type)
+    world = make()
     for move in path:
         world.make(move)
     while (key := world.key) not in known:
@@ -444,7 +475,7 @@ def _run(
         moves = world.moves()
         if not [move for move in moves if move.kind in ("arrives", "says", "commits")]:
             found.ends += 1
-            if world.received != list(range(1, numbers + 1)):
+            if world.received != list(range(1, world.numbers + 1)):
                 return f"the subscriber has {world.received}"
         if not moves:
             return ""
