@@ -51,11 +51,13 @@ class Flow:
 
     def gauge(self, neighbour: Neighbour) -> None:
         """Look at a neighbour's outbox, after something was added, written or disconnected."""
-        if not neighbour.link.connected:
+        link = neighbour.link
+        if not link.connected:
             self.congested.discard(neighbour)
             self._behind.pop(neighbour, None)
             return
-        level, behind = _level(neighbour), self._behind.get(neighbour, 0.0)
+        level = _level(neighbour) if link.outbox else 0.0
+        behind = self._behind.get(neighbour, 0.0)
         if neighbour in self.congested:
             if level > max(LOW_WATER_SHARE, behind - LOW_WATER_SHARE):
                 return

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import (
+    BrokerAway,
     FilterError,
     NameTaken,
     NotAdvertised,
@@ -286,11 +287,13 @@ def test_a_payload_that_is_no_json_says_whose() -> None:
         event.json()
 
 
-def test_a_refused_publication_is_an_event() -> None:
-    (event,) = joined().receive(PubRefused(3, "not-advertised", "not yours"))
+@pytest.mark.parametrize("error", [NotAdvertised, BrokerAway])
+def test_a_refused_publication_is_an_event(error: type[OperationError]) -> None:
+    (event,) = joined().receive(PubRefused(3, error.code, "the reason"))
     assert isinstance(event, PublicationRefused)
     assert event.seq == 3
-    assert isinstance(event.error, NotAdvertised)
+    assert type(event.error) is error
+    assert str(event.error) == "the reason"
 
 
 def test_an_inspection_is_answered_with_a_body() -> None:

@@ -20,6 +20,7 @@ from overlay.messages import (
     Ack,
     Backlog,
     BrokerName,
+    Gap,
     Hello,
     Hop,
     Join,
@@ -382,6 +383,10 @@ def test_a_neighbour_that_is_sent_more_and_more_operations_is_given_up() -> None
     setting.say("A", Operation(0, "adv", "q", 100, Filter(cls="z", n=100)))
     assert link.pending == 0
     assert not setting.core.backlogs
+    setting.wires["d"].take()
+    come_back(setting, "B", 0)
+    gaps = [m for m in setting.wires["d"].take() if isinstance(m, Gap)]
+    assert [(gap.broker, gap.direction) for gap in gaps] == [("B", "out")]
 
 
 class Fragile(Broker):
