@@ -197,8 +197,6 @@ def run_broker(
             reason = getattr(error, "socketError", error)
             raise StartError(f"{name}: cannot listen at {where[0]}:{where[1]}: {reason}") from None
         log.info("listening", host=where[0], port=listening, pid=os.getpid())
-        the_host.start()
-        tcp.dial({other: (there.host, there.port) for other, there in neighbours.items()})
         stopping = Stopping(the_host, tcp, keeping, _any(reactor))
         for signum, step in (
             (signal.SIGHUP, reopen),
@@ -206,6 +204,13 @@ def run_broker(
             (signal.SIGINT, stopping.end),
         ):
             _on_signal(signum, _any(reactor), step)
+        # From here on every end of the process keeps the state again, but for a crash.
+        try:
+            keeping.begin()
+        except LogError as error:
+            raise StartError(f"{name}: {error}") from None
+        the_host.start()
+        tcp.dial({other: (there.host, there.port) for other, there in neighbours.items()})
         if ready_fd is not None:
             _write_ready(ready_fd, listening)
         ShortCollections(lambda: the_host.node.core.routing.entries).start()

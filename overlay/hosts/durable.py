@@ -329,7 +329,9 @@ class Checkpoint:
             raise LogUnusable(f"cannot write {self._directory}: {outcomes[-1]}")
 
     def take(self, host: Host) -> bool:
-        """Let a fresh host go on from the checkpoint, if there is one, which is gone then.
+        """Let a fresh host go on from the checkpoint, if there is one.
+
+        `discard` it before the host takes anything in.
 
         Raises LogError.
         """
@@ -341,12 +343,10 @@ class Checkpoint:
         finally:
             log.close()
         if snapshot is None:
-            self.discard()
             return False
         now = thaw_node(host.node, snapshot[1])
         for end in host.node.ends.values():
             end.link.suspect()
-        self.discard()
         host.go_on(now)
         return True
 

@@ -96,6 +96,14 @@ class StateKeeping:
         assert self._directory is not None
         return Checkpoint(self._directory, broker=self._broker, version=self._version)
 
+    def begin(self) -> None:
+        """The host is about to take something in: what was kept for it in memory mode is used up.
+
+        Raises LogError.
+        """
+        if self._directory is not None and self._durable is None:
+            self._checkpoint.discard()
+
     def keep(self, host: Host) -> None:
         """Keep the node of a host that has stopped, for the next process.
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -307,3 +308,22 @@ def test_in_memory_a_killed_broker_doubles_nothing_and_no_loss_is_silent(tmp_pat
         assert {(gap.broker, gap.direction) for gap in gaps} == {("B2", direction)}
         covered = max(gap.time for gap in gaps)
         assert all(at <= covered for n, at in sent.items() if n not in set(received))
+
+
+def test_a_broker_that_cannot_listen_leaves_its_checkpoint_to_the_next(tmp_path: Path) -> None:
+    """In memory mode the checkpoint is all that there is of the broker."""
+
+    async def run() -> None:
+        async with brokers(tmp_path, "memory", 1) as those:
+            port = those.ports["B1"]
+            client = RawClient("c").join(port)
+            client.operate("sub", Filter(cls="x"))
+            await those.end(signal.SIGTERM, "B1")
+            with socket.create_server(("127.0.0.1", port)):
+                options = {**those.options, "state": str(those.state("B1"))}
+                popen, _, _ = start(tmp_path, "B1", options)
+                assert await asyncio.to_thread(popen.wait) != 0
+            await those.start("B1")
+            assert [entry["client"] for entry in inspect(port, "tables")["prt"]] == ["c"]
+
+    asyncio.run(run())
