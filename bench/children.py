@@ -106,6 +106,11 @@ class Child:
         self.stop()
         return f"{self.name} has died, {ending(self._process.returncode)}{last_lines(self._log)}"
 
+    def terminate(self) -> None:
+        """Send it SIGTERM, and wait until it has ended."""
+        self._process.terminate()
+        self.stop()
+
     def stop(self, patience_s: float = STOP_S) -> None:
         """Close its pipes and wait until it has ended, killing it after `patience_s`.
 

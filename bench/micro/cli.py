@@ -12,6 +12,7 @@ from bench.micro.clients import clients
 from bench.micro.hop import hop
 from bench.micro.match import match
 from bench.micro.path import path
+from bench.micro.recover import recover_command
 from bench.micro.regression import all_benchmarks
 from bench.micro.start import start
 from padres_tx.cli.common import CheckFailed, WrongInput
@@ -40,4 +41,5 @@ bench.add_command(chain)
 bench.add_command(path)
 bench.add_command(clients)
 bench.add_command(start)
+bench.add_command(recover_command)
 bench.add_command(all_benchmarks)

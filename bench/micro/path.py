@@ -149,6 +149,7 @@ class Dispatch:
         engine: str,
         places: Sequence[str] | None = None,
         arrival: Arrival | None = None,
+        core: type[Broker] = Broker,
     ) -> None:
         self.engine = engine
         self.numbers = count(1)
@@ -158,7 +159,7 @@ class Dispatch:
         self.sim = Simulator(
             {broker.name: topology.neighbours(broker.name) for broker in topology.brokers},
             lambda n: 0,
-            broker=lambda name, others: Broker(name, others, engines=registry.broker_factories()),
+            broker=lambda name, others: core(name, others, engines=registry.broker_factories()),
             arrival=arrival,
         )
         for client, at in zip(("E", "D", "A1"), places or spread(topology, 3), strict=True):

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.errors import FiguresError
-from bench.micro import chain, clients, hop, match, path, start
+from bench.micro import chain, clients, hop, match, path, recover, start
 from bench.micro.progress import steps_shown
 from padres_tx.cli.common import CheckFailed, WrongInput
 from topologies import load
@@ -221,6 +221,18 @@ def syncs() -> Iterator[Figure]:
     )
 
 
+def replays() -> Iterator[Figure]:
+    for kind in ("operations", "d-tx"):
+        row = recover.replayed(kind)
+        yield Figure(
+            f"replay of {kind}: the last fifth of a log / the second",
+            row.growth,
+            f"{row.us:.0f} µs",
+            recover.MAX_GROWTH,
+            noise=MORE_NOISE,
+        )
+
+
 BENCHMARKS: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "path": paths,
     "syncs": syncs,
@@ -229,6 +241,7 @@ BENCHMARKS: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "chain": chains,
     "clients": many_clients,
     "start": starts,
+    "recover": replays,
 }
 
 
