@@ -4,6 +4,8 @@ A bug is a broker process with a wrong part. Random runs with crashes must find 
 
     RandomRun(shape, ..., simulator=BUGS["send-before-sync"])
 
+    python -m proofs.faults.durability_bugs 24    # in how many of 24 runs each is found
+
 What finds it is mostly the link: numbers of messages show that a peer has lost what it had
 acknowledged, or sends what it had not sent before. That is an `error`. `set-order` is found by
 another process only (`proofs.sim.replays`).
@@ -11,6 +13,7 @@ another process only (`proofs.sim.replays`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -28,6 +31,9 @@ from overlay.node.inputs import Input, Opened, Took, decode_batch, encode_batch
 from overlay.node.journal import Journal, Staged
 from proofs.sim.broker_processes import DIRECTORY, BrokerProcess, Keeping, MortalInputs, SlowLog
 from proofs.sim.durable_simulator import DurableSimulator
+from proofs.sim.many_runs import run_and_check
+from proofs.sim.program import CRASH, MIXED, Shape
+from proofs.sim.random_run import RandomRun
 from proofs.sim.replays import CORES
 
 # --- the way of inputs ---
@@ -252,3 +258,31 @@ BUGS: Final = {
         "torn-batch": AcceptsTornBatches,
     }.items()
 }
+
+#: The runs that show the bugs; timers do most where long work is split by them.
+SHAPE: Final = Shape(MIXED, faults=("delay", "link-cut", "client-crash", CRASH))
+SLICED: Final = msgspec.structs.replace(SHAPE, slice=1)
+
+
+def shape_of(name: str) -> Shape:
+    """The shape of the runs in which a bug is searched."""
+    return SLICED if name == "timers-lost" else SHAPE
+
+
+def is_found(name: str, seed: int) -> bool:
+    """Whether the run of a seed shows a bug."""
+    shape = shape_of(name)
+    run = RandomRun(shape.of_seed(seed), shape.tape(seed), simulator=BUGS[name])
+    return bool(run_and_check(run))
+
+
+def main(runs: int) -> None:
+    """Print in how many of the first runs each bug is found."""
+    for name in BUGS:
+        print(
+            f"{name:24} {sum(is_found(name, seed) for seed in range(runs)):3} of {runs}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 24)
