@@ -26,6 +26,10 @@ from overlay.stored import stored
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
 
+#: Publications of a client in one run while a link is full. What is refused ends a run, and the
+#: rest is looked at anew.
+RUN_BESIDE_REFUSED = 32
+
 
 @stored("publications", fields=(), derived=("_broker",))
 class Publications:
@@ -49,8 +53,13 @@ class Publications:
         ):
             return start
         if from_client:
-            end = self._admitted(source, messages, start, broker.versions.view())
-            return self._before_refused(messages, start, end) if broker.backlogs else end
+            view = broker.versions.view()
+            if not broker.backlogs:
+                return self._admitted(source, messages, start, view)
+            # Each run is looked at again when one of it is refused.
+            few = messages[start : start + RUN_BESIDE_REFUSED]
+            end = self._admitted(source, few, 0, view)
+            return start + self._before_refused(few[:end], view)
         return self._unhidden(messages, start)
 
     def route(
@@ -113,13 +122,13 @@ class Publications:
                 return at
         return len(messages)
 
-    def _before_refused(self, messages: Sequence[AnyMessage], start: int, end: int) -> int:
+    def _before_refused(self, run: Sequence[AnyMessage], view: View | None) -> int:
         """Index of the first publication of a run that is refused since a broker is away."""
-        refusal, view = self._broker.backlogs.refusal, self._broker.versions.view()
-        for at in range(start, end):
-            if refusal(cast(Pub, messages[at]).point, view) is not None:
+        refusal = self._broker.backlogs.refusal
+        for at, pub in enumerate(run):
+            if refusal(cast(Pub, pub).point, view) is not None:
                 return at
-        return end
+        return len(run)
 
     # --- single publications ---
 

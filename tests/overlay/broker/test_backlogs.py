@@ -8,6 +8,7 @@ import pytest
 
 from overlay.broker import backlogs as backlogs_module
 from overlay.broker.core import Broker
+from overlay.broker.publications import RUN_BESIDE_REFUSED
 from overlay.effects import Forward
 from overlay.errors import BrokerAway, ProtocolError
 from overlay.filters import Filter, present
@@ -182,3 +183,15 @@ def test_who_reports_what_it_cannot_know_loses_its_link(
         tell(core, "B1", Backlog("B1", broken, True))
     with pytest.raises(ProtocolError):
         tell(core, source, report)
+
+
+def test_runs_are_short_while_a_link_is_full_since_each_is_looked_at_again() -> None:
+    core = publisher("B1", "B3")
+    life = core.life_of(Hop("@D"))
+    pubs = [Pub("D", n, {"to": "b1"}, life=life) for n in range(100)]
+    assert core.take(Hop("@D"), pubs, 0.0).consumed == 100
+    core.link_full(B3, 7, 700, 0.0)
+    assert core.take(Hop("@D"), pubs, 0.0).consumed == RUN_BESIDE_REFUSED
+    on, refused = taken(core, *["b1", "b1", "b3"] * 100)
+    assert on == [n for n in range(300) if n % 3 != 2]
+    assert list(refused) == list(range(2, 300, 3))
