@@ -61,6 +61,8 @@ def connect_all(idle: IdleClients) -> list[LinkConnection]:
         )
         assert isinstance(line, LinkConnection)
         lines.append(line)
+        for each in lines:  # Or they would be taken for dead while others subscribe.
+            each.attend()
     return lines
 
 

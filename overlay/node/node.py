@@ -52,7 +52,7 @@ from overlay.node.inputs import (
     Woke,
 )
 from overlay.trace import Record
-from overlay.wire.codec import check_room, decode_message
+from overlay.wire.codec import check_room, decode_message_again
 from overlay.wire.frames import (
     BROKER_FRAME_LIMIT,
     PREFIX_SIZE,
@@ -110,7 +110,7 @@ class Node:
                 if end is None or not self.is_from(end, input):
                     return 0.0
                 frames = Splitter().feed(input.frames)
-                messages = [decode_message(frame[PREFIX_SIZE:]) for frame in frames]
+                messages = [decode_message_again(frame[PREFIX_SIZE:]) for frame in frames]
                 return self.take(end, messages, frames, len(input.frames), now)
             case Woke():
                 if self.timers.get(input.key) != input.due:

@@ -83,6 +83,7 @@ class StructCodec(Generic[T]):
 
 
 _frames: StructCodec[AnyMessage | AnySignal] = StructCodec(AnyMessage | AnySignal)
+_messages: StructCodec[AnyMessage] = StructCodec(AnyMessage)
 
 
 def encode(value: Message | Signal) -> bytes:
@@ -94,7 +95,11 @@ def encode(value: Message | Signal) -> bytes:
 decode = _frames.decode
 
 #: The message in a frame that must not be a signal. Raises ProtocolError if it is invalid.
-decode_message = StructCodec[AnyMessage](AnyMessage).decode
+decode_message = _messages.decode
+
+#: The same for frames that were decoded before, such as by the process that has logged them: raises
+#: one of `UNDECODABLE`.
+decode_message_again = _messages.decode_unguarded
 
 #: As `decode`, for decoding many frames at once: raises one of `UNDECODABLE`.
 decode_unguarded = _frames.decode_unguarded
