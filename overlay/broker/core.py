@@ -343,7 +343,8 @@ class Broker(Recorder):
 
         The numbers follow the order of arrival, which on a FIFO link is the client's own.
 
-        Raises OperationError.
+        Raises OperationError: LimitReached if that concerns more entries than one turn has time for
+        (`overlay.broker.limits`).
         """
         return self.operations.admit(source, operation, scope)
 

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from overlay.broker.limits import ENTRIES_PER_BROKER, ENTRIES_PER_CLIENT, Usage
+from overlay.broker.limits import (
+    DROPS_PER_OPERATION,
+    ENTRIES_PER_BROKER,
+    ENTRIES_PER_CLIENT,
+    LOOKS_PER_OPERATION,
+    Usage,
+    too_many_entries,
+)
 from overlay.broker.long_work import LongOperation, MovingSubscriptions
 from overlay.broker.requests import Task
 from overlay.broker.service import RouteChange
@@ -24,6 +31,7 @@ from overlay.effects import Effect
 from overlay.errors import LimitReached, OperationError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, is_client
 from overlay.stored import stored
+from overlay.tables.client_entries import LookBudget, TooManyLooks
 from overlay.tables.routing import Scope
 from overlay.trace import TraceKind
 
@@ -50,7 +58,13 @@ class Operations:
     def admit(self, source: Hop, operation: Operation, scope: Scope) -> Operation:
         """A client's operation as it goes on from here (`Broker.admit`)."""
         self._check_room(source, operation)
-        admitted = self._broker.routing.admit(source, operation, scope)
+        looks = LookBudget(LOOKS_PER_OPERATION)
+        try:
+            admitted = self._broker.routing.admit(source, operation, scope, looks)
+        except TooManyLooks:
+            raise too_many_entries(operation.client) from None
+        if len(admitted.drop) > DROPS_PER_OPERATION:
+            raise too_many_entries(operation.client)
         return msgspec.structs.replace(admitted, seq=self._broker.next_number(source))
 
     def _check_room(self, source: Hop, operation: Operation) -> None:

@@ -240,6 +240,8 @@ class WaitingOperations:
                 effects += self._let_publications_go(now)
                 break
             units += OPERATION_UNITS
+            if isinstance(message, Operation):
+                units += len(message.drop)
             if message is None:
                 units += self._slice_in_turn(item, now, effects)
                 continue

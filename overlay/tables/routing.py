@@ -29,6 +29,11 @@ from overlay.tables.client_entries import ClientEntries, LookBudget, TooManyLook
 from overlay.tables.last_word import Settled, settle
 from overlay.tables.space import Entry, EntryCount, Space, SpaceSearch, by_client_and_number
 
+#: To count the subscriptions that may move: looks at records and nodes of the index at a time, and
+#: for each subscription that may be found.
+LOOKS_AT_ONCE = 256
+LOOKS_PER_MOVED = 4
+
 
 @stored_value("home")
 class Home(NamedTuple):
@@ -176,13 +181,20 @@ class Routing:
             return True
         return False
 
-    def admit(self, source: Hop, operation: Operation, scope: Scope = PLAIN) -> Operation:
+    def admit(
+        self,
+        source: Hop,
+        operation: Operation,
+        scope: Scope = PLAIN,
+        looks: LookBudget | None = None,
+    ) -> Operation:
         """The client's operation with what it changes worked out; apply it next.
 
-        Raises NotHeld for un-subscribing or un-advertising what the client does not hold.
+        Raises NotHeld for un-subscribing or un-advertising what the client does not hold, and
+        TooManyLooks.
         """
         space = self.space(operation.kind, source)
-        settled = self._settle(space.of_client(operation.client, scope.view), operation)
+        settled = self._settle(space.of_client(operation.client, scope.view, looks), operation)
         return msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
 
     @staticmethod
@@ -190,6 +202,16 @@ class Routing:
         if not operation.positive and not held.reaches(operation.filter):
             raise not_held(operation)
         return settle(held, operation.filter, operation.positive)
+
+    def moves_more_than(self, limit: int, operation: Operation, view: View | None) -> bool:
+        """Whether more subscriptions than that may follow an (un-)advertisement of a neighbour's
+        client, or too much has to be looked at to find out."""
+        search = self.prt.search([operation.filter])
+        found, looks = 0, LOOKS_PER_MOVED * limit
+        while not search.done and looks > 0 and found <= limit:
+            found += len(search.some(LOOKS_AT_ONCE, view))
+            looks -= LOOKS_AT_ONCE
+        return not search.done or found > limit
 
     def held_by(self, source: Hop, client: str) -> int:
         """How many entries a client of this broker holds, in both tables."""

@@ -332,10 +332,10 @@ class Space:
         if not (yes or self._holes or self._before(view)):
             return
         few = FEW_OVERLAPPING if len(self._of) > 1 else FEW
-        count = self.count_of(client)
-        if count <= few or self._before(view):
+        count, before = self.count_of(client), self._before(view)
+        if count <= few or before:
             found = self.overlapping_of(client, filter, view)
-            looks.use(count)
+            looks.use(len(found) if before else count)
             yield from [entry for entry in found if entry.positive == yes]
             return
         for entry in (self._yes if yes else self._no).some_overlapping(filter):

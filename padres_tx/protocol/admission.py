@@ -7,18 +7,20 @@ on what the client holds now and what the steps before it will have changed.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from overlay.broker.core import Broker
+from overlay.broker.limits import DROPS_PER_OPERATION, LOOKS_PER_OPERATION, too_many_entries
 from overlay.errors import NotAdvertised, OperationError
 from overlay.filters import Filter, check_point
 from overlay.messages import Hop, Operation
 from overlay.notation import format_publication
 from overlay.stored import stored
-from overlay.tables.client_entries import ClientEntries, LookBudget
+from overlay.tables.client_entries import ClientEntries, LookBudget, TooManyLooks
 from overlay.tables.last_word import reaches, settle
 from overlay.tables.routing import not_held
 from overlay.tables.space import Entry, Space
@@ -49,15 +51,23 @@ class PlannedEntries:
         self._looks = LookBudget()
 
     def add(self, step: Step) -> Undo:
-        """The operation that a step comes to. Raises NotHeld."""
+        """The operation that a step comes to. Raises NotHeld or LimitReached."""
         assert step.filter is not None and step.kind != "pub" and step.kind != "tcm"
         table = "sub" if step.kind in ("sub", "usub") else "adv"
         seq = self._broker.next_number(self._hop)
         operation = Operation(0, step.kind, self._client, seq, step.filter, events=step.events)
         held = self._around(table)
-        if not operation.positive and not held.reaches(step.filter):
-            raise not_held(operation)
-        settled = settle(held, step.filter, operation.positive)
+        self._looks.left = LOOKS_PER_OPERATION
+        try:
+            if not operation.positive and not held.reaches(step.filter):
+                raise not_held(operation)
+            settled = settle(held, step.filter, operation.positive)
+        except TooManyLooks:
+            raise too_many_entries(self._client) from None
+        finally:
+            self._looks.left = math.inf
+        if len(settled.drop) > DROPS_PER_OPERATION:
+            raise too_many_entries(self._client)
         operation = msgspec.structs.replace(operation, store=settled.store, drop=settled.drop)
         dropped = [entry for seq in settled.drop if (entry := held.get(seq)) is not None]
         self._gone[table] |= set(settled.drop)

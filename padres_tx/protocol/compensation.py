@@ -7,7 +7,7 @@ with only what each operation really changed, the tables end as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from overlay.broker.core import Broker
@@ -71,7 +71,10 @@ class Reservations:
         key = undo.source, _table(undo.operation)
         index = self._reserved.setdefault(key, Index())
         used = self._used.setdefault(tx, {}).setdefault(key, [])
-        for filter in (undo.operation.filter, *(entry.filter for entry in undo.dropped)):
+        whole = undo.operation.filter
+        # What it has covered is inside it; only holes that carve nothing any more may reach out.
+        beyond = (entry.filter for entry in undo.dropped if not whole.covers(entry.filter))
+        for filter in (whole, *beyond):
             reserved = ReservedFilter(undo.operation, undo.source, tx, filter)
             index.insert(reserved)
             used.append(reserved)
@@ -162,6 +165,6 @@ def inverses(undo: Undo) -> list[Operation]:
     return back
 
 
-def compensation(undos: Iterable[Undo]) -> list[tuple[Hop, Operation]]:
-    """What undoes what clients have done: whose each is, and the operation; the last first."""
-    return [(undo.source, back) for undo in reversed(list(undos)) for back in inverses(undo)]
+def count_inverses(undo: Undo) -> int:
+    """How many operations undo one."""
+    return len(undo.dropped) + undo.operation.store

@@ -92,7 +92,7 @@ __all__ = ["YES", "Dynamic", "DynamicState", "OpTask", "Verdict"]
 AGE_LIMIT = 1 << 62
 
 
-@stored("dynamic", fields=("_clock", "losses"))
+@stored("dynamic", fields=("_clock", "losses"), derived=("_dropped",))
 class Dynamic(DynamicOperations):
     """A dynamic engine at one broker; see the module's docstring."""
 

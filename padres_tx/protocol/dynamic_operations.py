@@ -12,11 +12,13 @@ from abc import abstractmethod
 from typing import Any
 
 from overlay.broker.core import Broker
+from overlay.broker.limits import MOVED_PER_OPERATION
 from overlay.broker.service import RouteChange
 from overlay.broker.turns import Worked
 from overlay.effects import Effect
 from overlay.errors import (
     FilterError,
+    LimitReached,
     NotAdvertised,
     NotHeld,
     OperationError,
@@ -84,6 +86,8 @@ class DynamicOperations(TwoPhaseCommit):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
+        #: Entries that operations have dropped in the slice that is being worked on.
+        self._dropped = 0
         self.receivers |= {
             Operate: self._enqueue,
             Look: self._enqueue,
@@ -132,6 +136,15 @@ class DynamicOperations(TwoPhaseCommit):
     ) -> None:
         """An operation was carried out here. Called when the tables have changed, before the
         neighbours are told. By default nothing happens."""
+
+    def left_out(
+        self, tx: DynamicState, source: Hop, operation: Operation, now: float
+    ) -> list[Effect]:
+        """A neighbour's operation is not carried out in its transaction, which is aborted for that.
+
+        By default nothing happens, which is right where an abort drops the transaction's version.
+        """
+        return []
 
     def came_late(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
         """A neighbour's operation of a transaction that is not open here any more has come.
@@ -225,8 +238,9 @@ class DynamicOperations(TwoPhaseCommit):
             units += OPERATION_UNITS
             message = frame.queue.popleft()
             if isinstance(message, Operate):
-                frame.busy = True
+                frame.busy, self._dropped = True, 0
                 effects += self._step(tx, frame, message, now)
+                units += self._dropped
             elif isinstance(message, Look):
                 effects += self._look(tx, frame, message, now)
             elif isinstance(message, Finish):
@@ -333,7 +347,17 @@ class DynamicOperations(TwoPhaseCommit):
     ) -> list[Effect]:
         """Change the tables, and ask the neighbours for their part (Algorithm 2)."""
         scope, frame = self.scope(tx), task.frame
+        if (
+            operation.kind in ("adv", "uadv")
+            and not is_client(source)
+            and self.routing.moves_more_than(MOVED_PER_OPERATION, operation, scope.view)
+        ):
+            return [
+                *self.request_abort(tx, LimitReached.code, self._too_many(operation), now),
+                *self.left_out(tx, source, operation, now),
+            ]
         outcome = self.routing.apply(source, operation, scope)
+        self._dropped += len(operation.drop)
         tx.footprint.operation(operation, outcome.read)
         self.applied(tx, source, operation, outcome)
         if frame:
@@ -370,6 +394,13 @@ class DynamicOperations(TwoPhaseCommit):
             # What neighbours have carried out is carried out here, too, before it is undone.
             effects += self.request_abort(tx, "refused", TOO_LARGE, now)
         return effects + self._finished(task, now)
+
+    def _too_many(self, operation: Operation) -> str:
+        return (
+            f"more than {MOVED_PER_OPERATION} subscriptions at broker {self.broker.name} may "
+            f"follow the {operation.kind} of {operation.client}: use several with smaller filters, "
+            "or a plain one"
+        )
 
     def _publish(
         self, tx: DynamicState, source: Hop, pub: Pub, task: OpTask, now: float, *, tcm: bool

@@ -18,6 +18,7 @@ from overlay.messages import Hop, Operation, Pub, is_client
 from overlay.stored import stored, stored_value
 from overlay.tables.footprints import Footprint
 from padres_tx.client_messages import Commit, Effective, Finish, Look, Operate, TxID
+from padres_tx.protocol.compensation import Undo
 from padres_tx.protocol.dynamic_messages import AnyDynamicMessage
 from padres_tx.protocol.outcomes import EndedTx
 from padres_tx.protocol.validation.losses import LossRecord
@@ -157,8 +158,9 @@ class DynamicState:
         self.behind: deque[tuple[Hop, AnyDynamicMessage | OpTask]] = deque()
         #: D-TX-NI: what this broker undoes, and is not undone everywhere yet.
         self.undoing = 0
-        #: D-TX-NI: what is still to be undone by this broker.
-        self.back: deque[tuple[Hop, Operation]] = deque()
+        #: D-TX-NI: what is still to be undone by this broker: operations that clients have done,
+        #: in front the inverses of the one that is being undone.
+        self.back: deque[Undo | tuple[Hop, Operation]] = deque()
         #: The changes that others see from the commit on, if it is isolated.
         self.changes: list[RouteChange] = []
         #: Publications that clients of this broker get at commit, in order.

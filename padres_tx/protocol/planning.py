@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from overlay.broker.core import Broker
-from overlay.broker.turns import Worked
+from overlay.broker.limits import DROPS_PER_OPERATION
+from overlay.broker.turns import SLICE, Worked
 from overlay.effects import CancelTimer, Effect, Send, SetTimer
-from overlay.errors import FilterError, OperationError, ProtocolError
+from overlay.errors import FilterError, LimitReached, OperationError, ProtocolError
 from overlay.filters import check_point
 from overlay.messages import ClientName, Hop, Operation, client_hop, is_client
 from overlay.stored import stored
@@ -428,9 +429,26 @@ class Planning(OutcomeEngine[StaticState]):
             tx.unanswered.discard(admitted.edge)
         effects = self._send(self._beyond(tx, source), admitted)
         if tx.at_edge and (admitted.code or not tx.unanswered):
-            decide = DecidePlan(tx.id, not admitted.code, admitted.code, admitted.reason)
-            effects += self.spread(tx, decide, now)
+            refusal = Refusal(admitted.code, admitted.reason)
+            if not refusal.code:
+                refusal = self._too_much_for_a_turn(tx)
+            effects += self.spread(tx, DecidePlan(tx.id, not refusal.code, *refusal), now)
         return effects
+
+    @staticmethod
+    def _too_much_for_a_turn(tx: StaticState) -> Refusal:
+        """Why a plan that brokers carry out in one turn drops too many entries for that, if so.
+
+        A long one is carried out in slices, and each of its steps has a limit of its own.
+        """
+        dropped = 0 if tx.long else sum(len(done.drop) for done in tx.operations.values())
+        if dropped <= DROPS_PER_OPERATION:
+            return Refusal("", "")
+        return Refusal(
+            LimitReached.code,
+            f"it replaces or takes back {dropped} entries, and a plan of at most {SLICE} steps "
+            f"{DROPS_PER_OPERATION} of them: use several transactions",
+        )
 
     # --- small things ---
 

@@ -48,12 +48,21 @@ from overlay.tables.routing import Outcome, Scope
 from padres_tx.client_messages import TxID, tx_text
 from padres_tx.protocol.admission import Conflict
 from padres_tx.protocol.broker_messages import Answer, Ask
-from padres_tx.protocol.compensation import Reservations, Undo, compensation, reserved_by_others
+from padres_tx.protocol.compensation import (
+    Reservations,
+    Undo,
+    count_inverses,
+    inverses,
+    reserved_by_others,
+)
 from padres_tx.protocol.dynamic import YES, Dynamic, DynamicState, OpTask, Verdict
 from padres_tx.protocol.dynamic_messages import AbortRequest, Decide, TxOperation
 
 #: What it takes to undo an operation, as units of work: to change the tables and tell neighbours.
 UNDO_UNITS = 2
+
+#: Inverses of an operation that are worked out for a unit of work.
+INVERSES_PER_UNIT = 8
 
 #: Why a transaction has to go when another one has raised a fence.
 PRECEDENCE = "another transaction has precedence after many losses"
@@ -63,7 +72,7 @@ AGAIN = "ask again"
 AGAIN_S = 1.0
 
 
-@stored("d-tx-ni", fields=("reserved",))
+@stored("d-tx-ni", fields=("reserved",), derived=("_just_admitted",))
 class DTxNI(Dynamic):
     """D-TX-NI at one broker."""
 
@@ -73,6 +82,8 @@ class DTxNI(Dynamic):
         super().__init__(broker)
         #: What clients of this broker have done in each undecided transaction, in order.
         self.reserved = Reservations()
+        #: While an operation is submitted: it has its number, and nothing can have changed since.
+        self._just_admitted: Operation | None = None
 
     def scope(self, tx: DynamicState) -> Scope:
         return Scope(self.broker.versions.view())
@@ -189,7 +200,17 @@ class DTxNI(Dynamic):
                 return self.request_abort(tx, "conflict", PRECEDENCE, now)
         else:
             tx.behind.append((source, task))
-        return self.broker.submit(self.name, source, operation, (tx, task), now)
+        self._just_admitted = operation
+        effects = self.broker.submit(self.name, source, operation, (tx, task), now)
+        self._just_admitted = None
+        return effects
+
+    def left_out(
+        self, tx: DynamicState, source: Hop, operation: Operation, now: float
+    ) -> list[Effect]:
+        """The sender's tables have it, so ours must, as with what comes late."""
+        tx.footprint.operation(operation)
+        return self.broker.start("", source, operation, None, now)
 
     def came_late(self, source: Hop, operation: Operation, now: float) -> list[Effect]:
         """The sender's tables have it, so ours must; what undoes it comes behind it."""
@@ -213,10 +234,11 @@ class DTxNI(Dynamic):
             return []  # It left while it waited, and the transaction is doomed for that.
         if self._gives_way(source, operation):
             return self.request_abort(tx, "conflict", PRECEDENCE, now)
-        # The client's entries may have changed meanwhile: it gets its number and what it changes
-        # now, so that the numbers tell the order in which things were done.
+        # If it had to wait, the client's entries may have changed meanwhile: it gets its number and
+        # what it changes now, so that the numbers tell the order in which things were done.
         try:
-            operation = self.broker.admit(source, operation, self.scope(tx))
+            if operation is not self._just_admitted:
+                operation = self.broker.admit(source, operation, self.scope(tx))
         except NotHeld as error:
             return self.request_abort(
                 tx, Conflict.code, f"it had to wait, and meanwhile {error}", now
@@ -256,8 +278,10 @@ class DTxNI(Dynamic):
 
     def decided(self, tx: DynamicState, now: float) -> list[Effect]:
         undos = self.reserved.of(tx.id)
-        tx.back = deque(compensation(undos) if tx.status == "aborted" else [])
-        tx.undoing = len(tx.back) + 1  # One more, so that no client is told before all are undone.
+        back = undos if tx.status == "aborted" else []
+        tx.back = deque(reversed(back))
+        # One more, so that no client is told before all are undone.
+        tx.undoing = sum(map(count_inverses, back)) + 1
         worked = self._undo_some(tx, now)
         return worked.effects + (self.broker.later(self.name, tx) if worked.more else [])
 
@@ -279,8 +303,13 @@ class DTxNI(Dynamic):
         units = 0
         while tx.back and units < self.broker.slice:
             units += UNDO_UNITS
-            source, operation = tx.back.popleft()
-            effects += self.broker.put_back(self.name, source, operation, tx, now)
+            back = tx.back.popleft()
+            if isinstance(back, Undo):
+                undoing = [(back.source, operation) for operation in inverses(back)]
+                units += len(undoing) // INVERSES_PER_UNIT
+                tx.back.extendleft(reversed(undoing))
+            else:
+                effects += self.broker.put_back(self.name, *back, tx, now)
         if tx.back:
             return Worked(effects, units, True)
         self.reserved.release(tx.id)
