@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 import networkx as nx
 
-from overlay.broker.core import Broker
+from overlay.broker.core import Broker, Taken
 from overlay.effects import Effect
 from overlay.filters import Filter
 from overlay.hosts.simulator import Tape
@@ -53,7 +53,13 @@ from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from proofs.solvers import trace_modules
 from proofs.solvers.models import D_TX
 from proofs.solvers.tlc import Checked
-from proofs.solvers.trace_modules import ReceivedMessage, first, replaced, string_set
+from proofs.solvers.trace_modules import (
+    ReceivedMessage,
+    first,
+    received_in_run,
+    replaced,
+    string_set,
+)
 
 
 class RecordedDynamicRun:
@@ -75,15 +81,23 @@ def watched(run: RecordedDynamicRun) -> Callable[[Broker], DTx]:
     class Watched(DTx):
         def __init__(self, broker: Broker) -> None:
             super().__init__(broker)
-            take = broker.receive
+            take, receive_one = broker.take, broker.receive
+
+            def take_some(
+                source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+            ) -> Taken:
+                taken = take(source, messages, now, start)
+                if taken.is_run:  # The others have come to `receive`.
+                    run.received += received_in_run(source, broker.name, messages, start, taken)
+                return taken
 
             def receive(source: Hop, message: AnyMessage, now: float) -> list[Effect]:
                 if isinstance(message, (Operation, Pub, Done)):
                     run.received.append(ReceivedMessage(source, broker.name, message))
-                return take(source, message, now)
+                return receive_one(source, message, now)
 
             # Engines do not receive plain messages.
-            vars(broker)["receive"] = receive
+            vars(broker).update(take=take_some, receive=receive)
 
         def operation_applied(
             self, source: Hop, message: Operation | Leave, outcome: Outcome | None

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import networkx as nx
 
-from overlay.broker.core import Broker
+from overlay.broker.core import Broker, Taken
 from overlay.broker.engine import EngineFactory
 from overlay.effects import Effect
 from overlay.filters import Filter
@@ -48,7 +48,13 @@ from proofs.sim.simulated_overlay import SimulatedOverlay, all_engines
 from proofs.solvers import trace_modules
 from proofs.solvers.models import S_TX
 from proofs.solvers.tlc import Checked
-from proofs.solvers.trace_modules import ReceivedMessage, first, replaced, string_set
+from proofs.solvers.trace_modules import (
+    ReceivedMessage,
+    first,
+    received_in_run,
+    replaced,
+    string_set,
+)
 
 #: The only filter in these runs.
 P: Final = Filter(cls="p")
@@ -73,6 +79,14 @@ def watched(run: RecordedStaticRun) -> type[Broker]:
     """The broker, unchanged except that it logs what it receives."""
 
     class Watched(Broker):
+        def take(
+            self, source: Hop, messages: Sequence[AnyMessage], now: float, start: int = 0
+        ) -> Taken:
+            taken = super().take(source, messages, now, start)
+            if taken.is_run:  # The others have come to `receive`.
+                run.received += received_in_run(source, self.name, messages, start, taken)
+            return taken
+
         def receive(self, source: Hop, message: AnyMessage, now: float) -> list[Effect]:
             before = self._held_by(source)
             effects = super().receive(source, message, now)

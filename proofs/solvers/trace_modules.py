@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from overlay.broker.core import Taken
+from overlay.messages import AnyMessage, Hop
 from proofs.solvers.models import Specification
 from proofs.solvers.tlc import Checked, check, configuration
 
@@ -22,6 +24,14 @@ class ReceivedMessage(NamedTuple):
     #: Of a client's message, where it is recorded: the entries that it stored and dropped there.
     stored: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
+
+
+def received_in_run(
+    source: Hop, dest: str, messages: Sequence[AnyMessage], start: int, taken: Taken
+) -> list[ReceivedMessage]:
+    """The plain publications that `Broker.take` has routed together."""
+    run = messages[start : start + taken.consumed]
+    return [ReceivedMessage(source, dest, message) for message in run]
 
 
 def validate(

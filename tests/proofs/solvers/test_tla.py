@@ -104,7 +104,8 @@ def test_a_run_of_the_real_s_tx_is_a_behaviour_of_the_specification() -> None:
     real = static_traces.record(2)
     lines = static_traces.log(real)
     assert static_traces.validate(real, lines)[0]
-    wrong = static_traces.corruptions(lines)["a Settled before Decided"]
+    wrong = static_traces.corruptions(lines)["a PlanSettled before PlanCarriedOut"]
+    assert wrong != lines
     assert not static_traces.validate(real, wrong)[0]
     real.last["B4"][1].pop()
     assert not static_traces.validate(real, lines)[0]
@@ -130,6 +131,14 @@ def test_a_trace_module_defines_functions_value_by_value() -> None:
     run = record(2)
     (home,) = re.findall(r"^MCHome == (.*)$", module(run, log(run)), re.MULTILINE)
     assert home == '1 :> "B1" @@ 2 :> "B1"'
+
+
+def test_traces_contain_the_publications_that_brokers_route_in_runs() -> None:
+    """Without them TLC rejects a trace; where it is not installed, this finds what is missing."""
+    passed_on = [line for line in static_traces.log(static_traces.record(2)) if '"pub"' in line]
+    assert passed_on == ['<<"B2", "B3", <<"pub", 4>>>>', '<<"B3", "B4", <<"pub", 4>>>>']
+    passed_on = [line for line in log(record(2)) if '"pub"' in line]
+    assert passed_on == [f'<<"B1", "B2", <<"pub", {pub}, {{"t2"}}>>>>' for pub in (1, 2)]
 
 
 def test_a_trace_depends_only_on_its_seed() -> None:
