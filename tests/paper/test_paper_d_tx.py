@@ -264,7 +264,7 @@ def test_a_tcm_that_nobody_receives_is_an_abort_and_not_a_wait(engine: str) -> N
     one.holds("D", "adv", Q)
     _, said = one.begun("D", tcm("D", class_="q"), sub("D", P))
     ended = of_kind(said, Ended, "@D")[0]
-    assert not ended.committed and ended.code == "unheard" and "nobody receives" in ended.reason
+    assert not ended.committed and ended.code == "unheard" and "no client receives" in ended.reason
     assert not of_kind(said, Operated) and decisions(said) == [("B1", False)]
 
 

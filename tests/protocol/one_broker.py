@@ -232,7 +232,7 @@ class OneBroker:
             ):
                 queue += self.hear(one.to, dynamic_messages.Acked(message.tx, message.req, 1))
             elif (
-                isinstance(message, Operation | Leave)
+                isinstance(message, Operation | Join | Leave)
                 and message.req
                 and not is_client(Hop(one.to))
             ):
