@@ -18,13 +18,14 @@ from overlay.broker.long_work import CatchingUp, LongLeave, LongOperation, LongW
 from overlay.broker.requests import Task
 from overlay.effects import Close, Effect
 from overlay.errors import OperationError, PeerError
-from overlay.messages import AnyMessage, Hop, Leave, Operation
+from overlay.messages import AnyMessage, Hop, Operation
 from overlay.stored import stored
 from overlay.tables.routing import Outcome
 from overlay.trace import TraceKind
 
 if TYPE_CHECKING:
     from overlay.broker.core import Broker
+    from overlay.broker.waiting import HeldItem
 
 #: Units of work (`overlay.broker.turns`) for a message that has waited for long work.
 CATCH_UP_UNITS = 4
@@ -46,7 +47,7 @@ class BusySources:
         self.awaiting: dict[Task, LongWork] = {}
         #: Messages from hops since they wait for long work, and before those what had waited for a
         #: decision.
-        self._deferred: dict[Hop, deque[Operation | Leave]] = {}
+        self._deferred: dict[Hop, deque[HeldItem]] = {}
         self.behind: dict[Hop, deque[AnyMessage]] = {}
 
     @property
@@ -59,14 +60,24 @@ class BusySources:
         """Keep a message of a busy source until its long work is over."""
         self.behind.setdefault(source, deque()).append(message)
 
-    def defer(self, source: Hop, message: Operation | Leave) -> None:
-        """Keep a message of a busy source that came before the work began, and has waited."""
-        self._deferred.setdefault(source, deque()).append(message)
+    def defer(self, item: HeldItem) -> None:
+        """Keep an operation of a busy source that came before the work began, and has waited."""
+        self._deferred.setdefault(item.source, deque()).append(item)
+
+    @property
+    def deferred(self) -> list[HeldItem]:
+        """All such operations."""
+        return [item for items in self._deferred.values() for item in items]
 
     def drop(self, source: Hop, now: float) -> list[Effect]:
-        """A client has gone: end its long work, and forget what waits behind it."""
+        """A client has gone: end its long work, and forget what it has sent that waits behind it.
+
+        Engines hear of theirs, as of those that wait elsewhere.
+        """
         self.behind.pop(source, None)
-        self._deferred.pop(source, None)
+        deferred = self._deferred.pop(source, ())
+        if others := deque(item for item in deferred if not item.is_plain):
+            self._deferred[source] = others
         long = self.long.get(source)
         if long is None:
             return []
@@ -81,14 +92,15 @@ class BusySources:
         for _ in range(max(broker.slice // CATCH_UP_UNITS, 1)):
             if source in self.long:
                 return effects
-            if deferred:
-                if not broker.waiting.wait_again(source, deferred):
-                    effects += broker.operations.carry_out(source, deferred.popleft(), now)
-            elif behind:
-                try:
+            try:
+                if deferred:
+                    if not broker.waiting.wait_again(deferred):
+                        effects += broker.waiting.resume(deferred.popleft(), now)
+                elif behind:
                     effects += broker.receive(source, behind.popleft(), now)
-                except PeerError as error:  # Not the mistake of the peer whose message we handle.
-                    effects.append(Close(source, error.code, str(error)))
+            except PeerError as error:  # Not the mistake of the peer whose message we handle.
+                effects.append(Close(source, error.code, str(error)))
+                if behind:
                     behind.clear()
         if source in self.long:
             return effects

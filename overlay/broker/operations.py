@@ -26,7 +26,7 @@ from overlay.broker.limits import (
 from overlay.broker.long_work import LongOperation, MovingSubscriptions
 from overlay.broker.requests import Task
 from overlay.broker.service import RouteChange
-from overlay.broker.waiting import answer
+from overlay.broker.waiting import HeldItem, answer
 from overlay.effects import Effect
 from overlay.errors import LimitReached, OperationError, ProtocolError
 from overlay.messages import ClientName, Hop, Leave, Operation, is_client
@@ -83,7 +83,7 @@ class Operations:
         """Carry out a plain operation that need not wait, or the leaving of a client."""
         broker = self._broker
         if source in broker.busy.long:
-            broker.busy.defer(source, message)
+            broker.busy.defer(HeldItem(source, message))
             return []
         if isinstance(message, Leave):
             return broker.membership.let_go(source, message, now)

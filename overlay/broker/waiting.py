@@ -127,19 +127,20 @@ class WaitingOperations:
             return []
         return self._broker.operations.carry_out(source, message, now)
 
-    def wait_again(self, source: Hop, messages: deque[Operation | Leave]) -> bool:
-        """Let messages wait again that have had their turn here and then found their source busy,
+    def wait_again(self, items: deque[HeldItem]) -> bool:
+        """Let operations wait again that have had their turn here and then found their source busy,
         if the first has to; and say whether it does. All come before what waits here by now: each
         for itself, behind the others, they would take turns for ever."""
-        first = messages[0]
+        first = items[0]
+        assert isinstance(first.message, Operation | Leave)
         in_turn = bool(self.queue) and self.queue[0].message is None
-        if self._conflicts(source, first, ""):
+        if self._conflicts(first.source, first.message, first.engine):
             self._decision_awaited = True
-        elif not in_turn or self._may_pass_turns(source, first):
+        elif not in_turn or self._may_pass_turns(first.source, first.message):
             return False
         at = 1 if in_turn else 0
-        while messages:
-            self.queue.insert(at, HeldItem(source, messages.pop()))
+        while items:
+            self.queue.insert(at, items.pop())
         return True
 
     def hold(self, source: Hop, join: Join) -> None:
@@ -247,7 +248,7 @@ class WaitingOperations:
                 continue
             self.queue.popleft()
             try:
-                effects += self._resume(item, now)
+                effects += self.resume(item, now)
             except PeerError as error:  # Not the mistake of the peer whose message we handle.
                 effects.append(Close(item.source, error.code, str(error)))
         return units
@@ -278,8 +279,8 @@ class WaitingOperations:
         publish = self._broker.publications.publish
         return [effect for hop, pub in gone for effect in publish(hop, pub, now)]
 
-    def _resume(self, item: HeldItem, now: float) -> list[Effect]:
-        """Carry out what has waited."""
+    def resume(self, item: HeldItem, now: float) -> list[Effect]:
+        """Carry out what has waited, or let it wait until its source is not busy any more."""
         broker, source, message = self._broker, item.source, item.message
         if isinstance(message, Pub):
             return broker.publications.publish(source, message, now)
@@ -293,6 +294,9 @@ class WaitingOperations:
             return broker.operations.undo(item.task, message, now)
         if item.long is not None:
             return [*item.long.resumed(message, now), *broker.jobs.add("", item.long)]
+        if source in broker.busy.long:  # It came after what its client is busy with.
+            broker.busy.defer(item)
+            return []
         self._in_its_place = 0
         try:
             return broker.engines[item.engine].resume(source, message, item.context, now)
@@ -389,10 +393,11 @@ class WaitingOperations:
 
     @property
     def operations(self) -> list[tuple[Hop, Operation | Leave]]:
-        """The operations on the shared tables that wait for a decision."""
+        """The operations on the shared tables that wait for a decision, or have and found their
+        client busy."""
         return [
             (item.source, item.message)
-            for item in self.queue
+            for item in (*self.queue, *self._broker.busy.deferred)
             if isinstance(item.message, Operation | Leave)
         ]
 

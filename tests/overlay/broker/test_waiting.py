@@ -12,7 +12,7 @@ from overlay.broker.turns import WORK
 from overlay.effects import Effect, Send
 from overlay.filters import Filter
 from overlay.messages import BrokerName, Done, Hop, Join, Kind, Leave, Operation, Version
-from overlay.tables.routing import Outcome
+from overlay.tables.routing import Outcome, Scope
 
 #: What is held while the gate is closed.
 GATED = Filter(class_="gated")
@@ -49,14 +49,13 @@ class Gate(Bystander):
         self.seen: list[int] = []
 
     def holds(self, source: Hop, message: Operation | Leave) -> bool:
-        assert isinstance(message, Operation)
-        return self.closed and message.filter.overlaps(GATED)
+        return self.closed and isinstance(message, Operation) and message.filter.overlaps(GATED)
 
     def operation_applied(
         self, source: Hop, message: Operation | Leave, outcome: Outcome | None
     ) -> None:
-        assert isinstance(message, Operation)
-        self.seen.append(message.seq)
+        if isinstance(message, Operation):
+            self.seen.append(message.seq)
 
 
 class Chain(Bystander):
@@ -170,6 +169,68 @@ def test_what_finds_its_client_busy_when_it_is_released_goes_on_in_its_order() -
     held = [entry.filter.predicates["x"].lo for entry in broker.routing.prt.of("C")]
     assert held == [1, 2, 3]
     assert gate.seen[seen:] == sorted(gate.seen[seen:]) and len(gate.seen) == seen + 3
+
+
+class Admitting(Bystander):
+    """Carries out operations of clients here, numbered when their turn has come."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.resumed = 0
+
+    def resume(self, source: Hop, operation: Operation, context: Any, now: float) -> list[Effect]:
+        self.resumed += 1
+        if not self.broker.is_here(source):
+            return []
+        operation = self.broker.admit(source, operation, Scope(self.broker.versions.view()))
+        return self.broker.start("admitting", source, operation, None, now)
+
+
+def behind_long_work() -> tuple[Broker, Admitting]:
+    """An engine's operation that has waited, and then found its client busy with an earlier one."""
+    broker = Broker(BrokerName("B2"), [], engines={"admitting": Admitting, "gate": Gate})
+    broker.slice = 1
+    here = Hop("@C")
+    gate, admitting = broker.engines["gate"], broker.engines["admitting"]
+    assert isinstance(gate, Gate) and isinstance(admitting, Admitting)
+    gate.closed = False
+    broker.receive(here, Join(0, "C", ""), 0.0)
+    for filter in (Filter(class_="free"), Filter(class_="gated", x=(0, 9))):
+        broker.receive(here, Operation(0, "sub", "C", 0, filter), 0.0)
+        work_until_idle(broker)
+    gate.closed = True
+    one = Filter(class_="gated", x=1)
+    broker.receive(here, Operation(0, "sub", "C", 0, one), 0.0)
+    broker.submit("admitting", here, Operation(0, "usub", "C", 0, one), None, 0.0)
+    assert len(broker.waiting.queue) == 2
+    gate.closed = False
+    broker.release(0.0)
+    while broker.waiting.queue and broker.waiting.queue[0].engine:
+        broker.wake(WORK, 0.0)
+    assert broker.is_busy(here) and admitting.resumed == 0
+    return broker, admitting
+
+
+def work_until_idle(broker: Broker) -> None:
+    while len(broker.jobs):
+        broker.wake(WORK, 0.0)
+
+
+def test_what_an_engine_does_for_a_client_does_not_overtake_the_client_s_long_work() -> None:
+    """The long work had found all that it covers, and then the engine added another entry."""
+    broker, admitting = behind_long_work()
+    work_until_idle(broker)
+    assert admitting.resumed == 1 and broker.at_rest
+    held = [(entry.seq, entry.positive) for entry in broker.routing.prt.of("C")]
+    assert held == [(1, True), (2, True), (4, False)]
+
+
+def test_an_engine_hears_of_what_has_waited_for_long_work_though_the_client_has_gone() -> None:
+    broker, admitting = behind_long_work()
+    broker.client_left("C", 0.0)
+    work_until_idle(broker)
+    assert admitting.resumed == 1 and broker.at_rest
+    assert not broker.routing.prt.of("C")
 
 
 class Reserving(Bystander):
