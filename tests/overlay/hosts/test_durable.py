@@ -108,7 +108,6 @@ def test_a_child_writes_a_snapshot_when_much_was_done(
     assert position < last
     assert 0 < again.durable.recovered.replayed < 20
     assert waiting_for(again, "@s") == kept
-    assert not list(tmp_path.glob("freezing*"))
 
 
 class Silent(Broker):
