@@ -45,7 +45,7 @@ from bench.micro.traffic import WANTED, Traffic, TrafficProcesses
 from overlay.broker.core import Broker, Taken
 from overlay.effects import Effect, Forward, Send
 from overlay.log.memory_log import MemoryLog
-from overlay.messages import AnyMessage, Hop, Operation, Pub, is_client
+from overlay.messages import AnyMessage, Hop, Kind, Operation, Pub, is_client
 from overlay.node.inputs import Batch, Input, Opened, Took, Trimmed, Woke, encode_batch
 from overlay.node.node import Node, plain_end
 from overlay.node.recovery import recover
@@ -191,10 +191,11 @@ def _transact(dispatch: Dispatch) -> Iterator[None]:
 
 def _swap(dispatch: Dispatch, *, back: bool = False) -> None:
     """Let A1 have X1 instead of D, by plain operations, or the other way round."""
-    kinds = (("A1", "usub"), ("D", "sub")) if back else (("A1", "sub"), ("D", "usub"))
-    for client, kind in kinds:
+    changes: tuple[tuple[str, Kind], ...]
+    changes = (("A1", "usub"), ("D", "sub")) if back else (("A1", "sub"), ("D", "usub"))
+    for client, kind in changes:
         number = next(dispatch.numbers)
-        operation = Operation(number, kind, client, number, X1)  # type: ignore[arg-type]
+        operation = Operation(number, kind, client, number, X1)
         dispatch.sim.send(client, operation)
 
 

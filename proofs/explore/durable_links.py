@@ -26,7 +26,18 @@ from overlay.hosts.settings import Settings
 from overlay.identity import Lives
 from overlay.log.log import AppendOutcome, Log
 from overlay.log.memory_log import MemoryLog
-from overlay.messages import AnyMessage, BrokerName, Done, Hop, Join, Operation, Pub, client_hop
+from overlay.log.simulated_disk import SimulatedDisk
+from overlay.messages import (
+    AnyMessage,
+    BrokerName,
+    Done,
+    Hop,
+    Join,
+    Kind,
+    Operation,
+    Pub,
+    client_hop,
+)
 from overlay.node.inputs import Batch, Trimmed, decode_batch, encode_batch
 from overlay.trace import Record
 from overlay.wire.link import ACK_DELAY_S, Link, LinkState
@@ -207,11 +218,12 @@ class DurableWorld:
         """One plain order of events, up to where the publisher may begin."""
         for program in self.clients.values():
             self._dial_client(program)
-        for hop, kind in ((PUBLISHER, "adv"), (SUBSCRIBER, "sub")):
+        roles: tuple[tuple[Hop, Kind], ...] = ((PUBLISHER, "adv"), (SUBSCRIBER, "sub"))
+        for hop, kind in roles:
             program = self.clients[hop]
             program.send(Join(1, hop[1:], ""))
             self._go_on()
-            program.send(Operation(2, kind, hop[1:], 2, Filter(cls="n")))  # type: ignore[arg-type]
+            program.send(Operation(2, kind, hop[1:], 2, Filter(cls="n")))
             self._go_on()
         assert self._answers == 4, "a request was not answered"
 
@@ -320,7 +332,7 @@ class DurableWorld:
         core = Broker(name, [other])
         core.lives = Lives((A, B).index(name))
         self._starts[name] += 1
-        process = self.processes[name] = self._process_type(self, name, None)  # type: ignore[arg-type]
+        process = self.processes[name] = self._process_type(self, name, SimulatedDisk())
         settings = Settings(
             client_grace_s=NEVER_S,
             heartbeat_s=NEVER_S,

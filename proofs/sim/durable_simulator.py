@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from twisted.python.failure import Failure
+
 from overlay.hosts.peers import ClientPeer
 from overlay.hosts.settings import ABSENT_AFTER_S, Settings
 from overlay.hosts.simulator import (
@@ -29,6 +31,7 @@ from overlay.hosts.simulator import (
     NeverSettles,
     Simulator,
 )
+from overlay.hosts.tcp import Connection
 from overlay.identity import Lives
 from overlay.log.simulated_disk import PowerFailure, SimulatedDisk
 from overlay.messages import AnyMessage, BrokerName, Hop, client_hop
@@ -360,12 +363,12 @@ class DurableSimulator(Simulator):
 class _Dialling:
     """The protocol of a connection that was dialled, which is dialled again when it is lost."""
 
-    def __init__(self, protocol: object, again: Callable[[], None]) -> None:
+    def __init__(self, protocol: Connection, again: Callable[[], None]) -> None:
         self._protocol = protocol
         self._again = again
-        self.dataReceived = protocol.dataReceived  # type: ignore[attr-defined]
-        self.makeConnection = protocol.makeConnection  # type: ignore[attr-defined]
+        self.dataReceived = protocol.dataReceived
+        self.makeConnection = protocol.makeConnection
 
-    def connectionLost(self, reason: object) -> None:
-        self._protocol.connectionLost(reason)  # type: ignore[attr-defined]
+    def connectionLost(self, reason: Failure) -> None:
+        self._protocol.connectionLost(reason)
         self._again()

@@ -32,6 +32,7 @@ from bench.records import (
 from overlay.trace import Record
 from padres_tx.launcher import processes
 from padres_tx.scenarios.calibrate import NO_WAIT_S
+from tests.platform_needs import needs_proc
 from topologies import load
 
 #: What the end of a process may take on a busy machine.
@@ -239,7 +240,7 @@ def test_waits_are_calibrated_before_the_runs_and_only_once(tmp_path: Path) -> N
         assert described.bl_wait_s == max(found["wait_ms"] / 1000, NO_WAIT_S)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@needs_proc
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_is_left(tmp_path: Path, signum: signal.Signals) -> None:
     file = write_spec(tmp_path, transactions=1_000_000)
@@ -283,7 +284,7 @@ def test_a_run_in_which_nothing_moves_fails_and_the_sweep_goes_on(
     assert left_in(out) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@needs_proc
 def test_a_broker_that_dies_ends_the_run_with_its_name(tmp_path: Path) -> None:
     (combination,) = spec.load(write_spec(tmp_path, transactions=1_000_000)).combinations()
     described = sweep.describe(combination, combination.options, None, quick=False)

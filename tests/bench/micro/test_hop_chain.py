@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from overlay.messages import Pub
 from overlay.notation import parse_filter
 from overlay.wire.frames import pack
 from padres_tx.launcher.processes import ProcessIdentity, alive, identify
-
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
+from tests.platform_needs import needs_proc
 
 EVENTS: list[dict[str, Value]] = [
     {"class": "order", "instance": "x0", "price": 0.5},
@@ -68,7 +66,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.slow
-@linux_only
+@needs_proc
 def test_hop_prints_the_broker_beside_the_relay() -> None:
     result = run("hop", "--json", "--publications", "50", "--subscriptions", "20")
     assert result.exit_code == 0, result.output
@@ -138,7 +136,7 @@ def test_bad_numbers_are_refused(arguments: tuple[str, ...]) -> None:
     assert arguments[1] in result.stderr
 
 
-@linux_only
+@needs_proc
 def test_an_interruption_leaves_no_process_behind() -> None:
     started: list[ProcessIdentity] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +13,7 @@ from overlay.broker.core import Broker
 from overlay.node.inputs import Trimmed
 from overlay.node.node import Node, plain_end
 from padres_tx import registry
+from tests.platform_needs import needs_proc
 
 
 @pytest.mark.parametrize("kind", recover.kinds())
@@ -41,7 +41,7 @@ def test_replay_is_measured_for_each_kind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
+@needs_proc
 def test_a_killed_broker_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "IN_MEMORY", ())
     monkeypatch.setattr(recover, "ROUNDS", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import msgspec
@@ -14,8 +13,7 @@ from bench.errors import CannotMeasure, FiguresError
 from bench.micro import idle_clients, regression
 from bench.micro.cli import bench
 from bench.micro.regression import BEGIN, END, BenchmarkReport, Figure, with_table, worse
-
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read as Linux does")
+from tests.platform_needs import needs_proc
 
 
 def run(*arguments: str) -> Result:
@@ -91,7 +89,7 @@ def test_a_run_of_one_benchmark_writes_its_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@linux_only
+@needs_proc
 def test_clients_prints_a_broker_with_many_clients_beside_one_with_few() -> None:
     result = run(
         *("clients", "--json", "--clients", "20", "--subscriptions", "50"),
@@ -103,7 +101,7 @@ def test_clients_prints_a_broker_with_many_clients_beside_one_with_few() -> None
     assert all(row[key] > 0 for key in row)
 
 
-@linux_only
+@needs_proc
 def test_more_clients_than_a_process_may_have_are_refused() -> None:
     with pytest.raises(CannotMeasure, match="raise it"):
         idle_clients.allow_connections(2**40)
@@ -113,7 +111,7 @@ def test_more_clients_than_a_process_may_have_are_refused() -> None:
 
 
 @pytest.mark.slow
-@linux_only
+@needs_proc
 def test_start_prints_brokers_beside_bare_interpreters() -> None:
     result = run("start", "--topology", "one", "--json")
     assert result.exit_code == 0, result.output

@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -164,24 +165,24 @@ def test_a_coroutine_function_as_on_error_is_awaited() -> None:
 
 def test_what_cannot_be_called_is_refused_at_the_call() -> None:
     overlay = InProcessOverlay("one")
-    mistake: object = "print"
+    mistake: Any = "print"
 
     @asynchronous
     async def test() -> None:
         async with overlay.connect_async("A1") as a1:
             with pytest.raises(TypeError, match="a callback is a function, not 'print'"):
-                await a1.subscribe(P1, mistake)  # type: ignore[arg-type]
+                await a1.subscribe(P1, mistake)
             with pytest.raises(TypeError, match="a callback is a function"):
-                a1.notify(mistake)  # type: ignore[arg-type]
+                a1.notify(mistake)
         with pytest.raises(TypeError, match="on_error"):
-            overlay.connect_async("A1", on_error=mistake)  # type: ignore[arg-type]
+            overlay.connect_async("A1", on_error=mistake)
 
     test()
     with overlay, overlay.connect("A1") as a1:
         with pytest.raises(TypeError, match="a callback is a function"):
-            a1.subscribe(P1, mistake)  # type: ignore[arg-type]
+            a1.subscribe(P1, mistake)
         with pytest.raises(TypeError, match="a handler is a function"):
-            a1.on_tcm(None, mistake)  # type: ignore[arg-type]
+            a1.on_tcm(None, mistake)
 
 
 # --- refused publications ---
